@@ -301,6 +301,9 @@ struct QuantizeResult {
   /// The results of QuantizeOptions::family in its order; then sizes and samples are those of all, and what concerns a
   /// single model is told there.
   std::vector<FamilyMember> family;
+  /// Of the processes that MPI started. Rank 0 alone has a result and has written the output.
+  int rank = 0;
+  int ranks = 1;
 };
 
 struct FamilyMember {

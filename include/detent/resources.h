@@ -8,6 +8,10 @@
 
 namespace detent {
 
+namespace shim {
+class Ranks;
+}
+
 /// Where tensors are kept that one segment of the model hands to a later one: all in memory (0), in memory as far as
 /// the budget allows (1), all on disk (2).
 enum class MemoryLevel { memory = 0, budget = 1, disk = 2 };
@@ -36,6 +40,8 @@ struct Resources {
   std::optional<double> time_limit;
   /// Seconds that the model may take for one sample; then the run ends likewise.
   std::optional<double> sample_time_limit;
+  /// The processes that an MPI launcher started together, which take shares of the work; null: quantize() joins them.
+  shim::Ranks* ranks = nullptr;
 };
 
 /// What a command that writes nothing may take.

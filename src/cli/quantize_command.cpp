@@ -275,6 +275,7 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
   };
   const auto result = quantize(options);
   progress.finish();
+  if (result.rank != 0) return;
   if (run_file) run_file->commit(run_options(given), options.model);
   to_stdout.send();
   if (to_stdout.is_wanted()) options.output = "-";

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "quantization/block_search.h"
 #include "quantization/element_blocks.h"
 #include "quantization/emit/blocks.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 
@@ -43,6 +45,16 @@ void DraftedBlocks::find_common_scales() {
   }
 }
 
+void DraftedBlocks::share_out(WeightMethod method, const Resources& resources, std::size_t threads,
+                              const std::stop_token& stop) {
+  if (shim::size_of(resources.ranks) == 1 || method == WeightMethod::nearest) return;
+  std::vector<std::byte> left;  // as rank 0 sees it, which has all that was solved
+  for (std::size_t t = 0; t < placement.tensors.size(); ++t) left.push_back(std::byte{!is_solved(t)});
+  resources.ranks->broadcast(left, stop);
+  const TempDir folder(resources.work_dir.value_or(""));
+  in_pieces = solve::share_blocks(streams(method, threads, stop), left, *resources.ranks, folder.path(), stop);
+}
+
 std::vector<quantization::BlockStream> DraftedBlocks::streams(WeightMethod method, std::size_t threads,
                                                               std::stop_token stop) const {
   std::vector<quantization::BlockStream> all;
@@ -55,8 +67,8 @@ std::vector<quantization::BlockStream> DraftedBlocks::streams(WeightMethod metho
 
 quantization::BlockSolver DraftedBlocks::solver(std::size_t t, WeightMethod method, std::stop_token stop) const {
   const auto& tensor = placement.tensors[t];
-  if (t < solved.tensors.size() && solved.tensors[t])
-    return quantization::scaled(solved.tensors[t]->solver(), tensor.column_factors);
+  if (t < in_pieces.size() && !in_pieces[t].pieces.empty()) return in_pieces[t].solver();
+  if (is_solved(t)) return quantization::scaled(solved.tensors[t]->solver(), tensor.column_factors);
   return [rows = tensor.rows, format = tensor.format, type = tensor.type, nearest = method == WeightMethod::nearest,
           stop](std::span<const float> columns, std::int64_t) {
     if (stop.stop_requested()) throw interrupted();

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "detent/config.h"
+#include "detent/resources.h"
 #include "onnx/model.h"
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
 #include "solve/sweep/block_weights.h"
+#include "solve/sweep/shared_blocks.h"
 
 namespace detent::pipeline {
 
@@ -20,6 +22,7 @@ struct DraftedBlocks {
   onnx::Model model;
   quantization::BlockPlacement placement;
   solve::SolvedBlocks solved;
+  std::vector<solve::BlocksInPieces> in_pieces = {};  // what several ranks found of other weights
 
   /// Whether a weight that goes into blocks has this type in the float model.
   bool any_type(onnx::DataType type) const;
@@ -31,6 +34,9 @@ struct DraftedBlocks {
   std::int64_t needed_opset(WeightForm form) const;
   /// Of weights whose blocks have scales of 8 bits: the scale of all of them.
   void find_common_scales();
+  /// Collective: several ranks find what samples did not solve, and rank 0 gets it. Nothing happens in a process that
+  /// is alone.
+  void share_out(WeightMethod method, const Resources& resources, std::size_t threads, const std::stop_token& stop);
   /// All weights in blocks, each solved as far as samples did, else by itself; this must outlive them. They throw
   /// interrupted where `stop` asks for it.
   std::vector<quantization::BlockStream> streams(WeightMethod method, std::size_t threads, std::stop_token stop) const;
@@ -40,6 +46,7 @@ struct DraftedBlocks {
   std::string reason_against_proof() const;
 
  private:
+  bool is_solved(std::size_t tensor) const { return tensor < solved.tensors.size() && solved.tensors[tensor]; }
   quantization::BlockSolver solver(std::size_t tensor, WeightMethod method, std::stop_token stop) const;
 };
 

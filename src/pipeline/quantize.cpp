@@ -19,6 +19,7 @@
 #include "run/outcome.h"
 #include "run/outputs.h"
 #include "run/run_report.h"
+#include "run/shared_run.h"
 #include "shim/cuda_driver.h"
 #include "shim/ranks.h"
 
@@ -41,10 +42,6 @@ class KeptSamples {
 
 QuantizeResult quantize_file(const QuantizeOptions& options) {
   config::validate(options);
-  if (shim::Ranks::join().size() > 1) {
-    throw usage_error("quantize runs in one process, but MPI started several",
-                      "calibrate with mpirun, then quantize --statistics without it");
-  }
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_report_paths(options.report, options.trace);
   return run::within_time(options, [](const QuantizeOptions& limited) {
@@ -62,9 +59,7 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
   return result;
 }
 
-}  // namespace
-
-QuantizeResult quantize(const QuantizeOptions& given) {
+QuantizeResult quantize_as_given(const QuantizeOptions& given) {
   auto options = given;
   const KeptSamples kept(options);
   run::name_target(options);
@@ -76,6 +71,15 @@ QuantizeResult quantize(const QuantizeOptions& given) {
     throw failed_call(failed.value(), fmt::format("cannot open model '{}'", options.model.string()),
                       ErrorKind::bad_input);
   return quantize_file(options);
+}
+
+}  // namespace
+
+QuantizeResult quantize(const QuantizeOptions& given) {
+  auto ranks = shim::Ranks::join();
+  auto options = given;
+  options.resources.ranks = &ranks;
+  return ranks.size() == 1 ? quantize_as_given(options) : run::run_among(ranks, options, quantize_as_given);
 }
 
 }  // namespace detent

@@ -20,7 +20,6 @@
 #include "run/outputs.h"
 #include "run/run_profiler.h"
 #include "run/samples.h"
-#include "shim/ranks.h"
 
 namespace detent::pipeline {
 namespace {
@@ -168,8 +167,6 @@ class Family {
 
 QuantizeResult quantize_family(const QuantizeOptions& options) {
   config::validate(options);
-  if (shim::Ranks::join().size() > 1)
-    throw usage_error("quantize runs in one process, but MPI started several", "leave out mpirun");
   return Family(options).run();
 }
 

@@ -81,8 +81,9 @@ struct Run {
   run::Context context(const std::filesystem::path& directory) const {
     return {*runtime, options.resources, directory, options.threads, options.progress, options.stop};
   }
-  /// Samples from the beginning, for a model with these inputs.
-  std::unique_ptr<data::SampleSource> open_samples(std::vector<data::InputSpec> inputs) const;
+  /// Samples from the beginning, for a model with these inputs; with ranks, this one's share of them.
+  std::unique_ptr<data::SampleSource> open_samples(std::vector<data::InputSpec> inputs,
+                                                   const shim::Ranks* ranks = nullptr) const;
   /// The runtime, loaded at the first call. `or_none`: null where there is none and none was named.
   const exec::Runtime& load_runtime();
   const exec::Runtime* runtime_or_none();

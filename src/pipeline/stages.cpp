@@ -74,6 +74,8 @@ constexpr Stage kStages[] = {
     {"observe the cache", kCache, always, observe_cache, calibration},
 
     {"emit pairs, and tune weights", kIntegers, always, emit_integers},
+    {"share out blocks", kBlocks, always, of_blocks<&BlockWork::share_out>, quantization_matmul_nbits},
+    {"leave the rest to rank 0", kAnyResult, always, leave_rest_to_first},
     {"emit dynamic operators", kDynamic, always, emit_dynamic, quantization_dynamic},
     {"emit block floats", kBlockFloats, always, emit_block_floats, quantization_static},
     {"emit blocks", kBlocks, always, of_blocks<&BlockWork::emit>, quantization_matmul_nbits},

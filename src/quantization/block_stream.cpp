@@ -175,19 +175,20 @@ void round_scales(BlockWeight& found, std::span<const float> columns, onnx::Data
 }
 
 // Parts are of a fixed size, so that sums do not depend on threads.
-BlockErrors BlockStream::for_each(const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const {
+BlockErrors BlockStream::for_each(std::int64_t begin, std::int64_t end,
+                                  const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const {
   constexpr std::int64_t kParts = 8;
   constexpr float kLastBits = 1.0F / 128;  // integers that make up for each other's errors stay, as far as scales do
   const std::int64_t part = std::max<std::int64_t>(1, kStripeValues / kParts / std::max<std::int64_t>(1, shape_.rows));
-  const std::int64_t parts = (shape_.columns + part - 1) / part;
+  const std::int64_t parts = (end - begin + part - 1) / part;
   BlockErrors sums;
-  for (std::int64_t begin = 0; begin < parts; begin += kParts) {
-    const auto count = static_cast<std::size_t>(std::min(kParts, parts - begin));
+  for (std::int64_t p = 0; p < parts; p += kParts) {
+    const auto count = static_cast<std::size_t>(std::min(kParts, parts - p));
     std::vector<BlockWeight> found(count);
     std::vector<BlockErrors> errors(count);
     parallel_for(count, threads_, [&](std::size_t i) {
-      const auto first = (begin + static_cast<std::int64_t>(i)) * part;
-      const auto last = std::min(first + part, shape_.columns);
+      const auto first = begin + (p + static_cast<std::int64_t>(i)) * part;
+      const auto last = std::min(first + part, end);
       std::vector<float> columns(static_cast<std::size_t>((last - first) * shape_.rows));
       read_columns(tensor_, shape_, first, last, columns);
       found[i] = solve_(columns, first);
@@ -197,7 +198,7 @@ BlockErrors BlockStream::for_each(const std::function<void(std::int64_t first, c
     for (std::size_t i = 0; i < count; ++i) {
       sums.squares += errors[i].squares;
       sums.errors += errors[i].errors;
-      fn((begin + static_cast<std::int64_t>(i)) * part, found[i]);
+      fn(begin + (p + static_cast<std::int64_t>(i)) * part, found[i]);
       found[i] = {};
     }
   }

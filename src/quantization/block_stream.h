@@ -44,7 +44,12 @@ class BlockStream {
   const onnx::Tensor& tensor() const noexcept { return tensor_; }
   /// Calls `fn` with stripes of columns, from the first to the last. Each holds about 2 Mi values; eight stripes are
   /// worked on at a time. Scales have values of the type of the weight.
-  BlockErrors for_each(const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const;
+  BlockErrors for_each(const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const {
+    return for_each(0, shape_.columns, fn);
+  }
+  /// The columns [begin, end) alone, which hold the same as among all.
+  BlockErrors for_each(std::int64_t begin, std::int64_t end,
+                       const std::function<void(std::int64_t first, const BlockWeight& stripe)>& fn) const;
 
  private:
   onnx::Tensor tensor_;

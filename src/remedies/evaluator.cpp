@@ -9,11 +9,13 @@
 
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
+#include "remedies/shared_trials.h"
 #include "run/candidate.h"
 #include "run/deployed_fidelity.h"
 #include "run/finish_integers.h"
 #include "run/proof.h"
 #include "run/score_command.h"
+#include "run/shared_run.h"
 #include "run/sweep_setup.h"
 
 namespace detent::remedies {
@@ -91,10 +93,12 @@ double Evaluator::score(const Draft& draft, const quantization::Assignment& assi
 double Evaluator::score(const Draft& draft, onnx::Model quantized) {
   run::finish_integers(draft.prepared, options(), quantized);
   const auto& accuracy = options().accuracy;
-  return run::measure_candidate(quantized, env_.directory / kCandidate, options(), [&](const auto& file) {
-    return accuracy.metric == AccuracyMetric::command
-               ? run::share_of_float_score(accuracy, options().model, file, float_score_, options().stop)
-               : run::value_of(deployed(file), accuracy.metric);
+  return run::measured_by_first(options().resources, options().stop, [&] {
+    return run::measure_candidate(quantized, env_.directory / kCandidate, options(), [&](const auto& file) {
+      return accuracy.metric == AccuracyMetric::command
+                 ? run::share_of_float_score(accuracy, options().model, file, float_score_, options().stop)
+                 : run::value_of(deployed(file), accuracy.metric);
+    });
   });
 }
 
@@ -115,13 +119,19 @@ std::vector<TrialResult> Evaluator::run(const Draft& draft, const quantization::
                                         std::span<const Trial> trials, TrialSamples samples,
                                         decltype(TrialOptions::watch) watch, const quantization::Placement* placement) {
   const auto& marks = placement != nullptr ? *placement : draft.assignment.placement;
-  return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch), &references_);
+  if (watch) return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch), &references_);
+  return share_trials(options().resources.ranks, trials, options().stop, [&](std::span<const Trial> some) {
+    return runner(draft.prepared).run(marks, tapped, some, samples, {}, &references_);
+  });
 }
 
 std::vector<TrialResult> Evaluator::run_near(const Draft& draft, const quantization::AssignedValues& tapped,
                                              std::span<const Trial> trials, TrialSamples samples) {
   const auto model = make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement, tapped);
-  return run_near_trials(context(), model, parts_in(model, draft), trials, source(), samples);
+  const auto parts = parts_in(model, draft);
+  return share_trials(options().resources.ranks, trials, options().stop, [&](std::span<const Trial> some) {
+    return run_near_trials(context(), model, parts, some, source(), samples);
+  });
 }
 
 std::vector<int> Evaluator::parts_in(const TrialModel& model, const Draft& draft) {

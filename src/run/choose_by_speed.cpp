@@ -18,6 +18,7 @@
 #include "graph/traits.h"
 #include "quantization/dynamic.h"
 #include "run/sweep_setup.h"
+#include "shim/shared_work.h"
 #include "speed/choice.h"
 #include "speed/kernel_table.h"
 #include "speed/kernels.h"
@@ -121,13 +122,17 @@ SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placem
   const auto file = directory.path() / "faster-in-float.json";
   if (auto earlier = decided(file)) {
     choice.in_float = std::move(*earlier);
-  } else {
+  } else if (shim::rank_of(options.resources.ranks) == 0) {
+    if (options.resources.ranks != nullptr) options.resources.ranks->barrier(options.stop);  // nobody works meanwhile
     const auto types =
         source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
     choice.in_float = choose({prepared.model, index, types, options.config}, all.selected, options, runtime,
                              directory.scratch(), choice.notes);
     remember(file, choice.in_float);
+  } else {
+    options.resources.ranks->barrier(options.stop);
   }
+  choice.in_float = shim::names_of_first(options.resources.ranks, std::move(choice.in_float), options.stop);
   std::size_t products = 0, slower = 0;
   std::uint64_t saved = 0;  // bytes, by weights of 8 bits
   const std::set<std::string> in_float(choice.in_float.begin(), choice.in_float.end());

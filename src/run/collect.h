@@ -16,6 +16,7 @@
 #include "run/checkpoint.h"
 #include "run/context.h"
 #include "run/prepare.h"
+#include "shim/ranks.h"
 #include "store/spool.h"
 
 namespace detent::run {
@@ -49,6 +50,8 @@ struct CollectOptions {
   /// Called with the initializers that a segment has read, while their pages are likely still in memory.
   std::function<void(const std::vector<std::string>& names)> weights_at_hand = {};
   Recording* recording = nullptr;  // filled when given
+  /// Whose samples are parts of a whole: all get the statistics of all. Null: this process has all samples.
+  shim::Ranks* ranks = nullptr;
   /// The device to run and observe the model on, with one worker; `on_device` must be given, and is filled.
   calibration::CalibrationDevice* device = nullptr;
   OnDevice* on_device = nullptr;

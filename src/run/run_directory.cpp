@@ -16,12 +16,14 @@
 #include "base/paths.h"
 #include "base/printable.h"
 #include "base/small_file.h"
+#include "shim/shared_work.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kIdentity = "run.json";
+constexpr const char* kHelper = "one that helps rank 0";
 
 std::string absolute_of(const fs::path& path) { return paths::absolute(path).string(); }
 
@@ -85,9 +87,9 @@ std::vector<Found> runs_for(const fs::path& work_dir, const nlohmann::json& want
   for (fs::directory_iterator entry(work_dir, failed), end; !failed && entry != end; entry.increment(failed)) {
     if (!entry->path().filename().string().starts_with("detent-")) continue;
     auto run = read_run(entry->path());
-    if (run && run->identity.value("output", nlohmann::json()) == wanted.at("output") &&
-        run->identity.value("rank", nlohmann::json()) == wanted.at("rank"))
-      found.push_back(std::move(*run));
+    if (!run || run->identity.value("output", nlohmann::json()) != wanted.at("output")) continue;
+    const auto rank = run->identity.value("rank", nlohmann::json());
+    if (rank == wanted.at("rank") || rank == kHelper) found.push_back(std::move(*run));
   }
   if (failed && is_of_machine(failed.value()))
     throw failed_call(failed.value(), fmt::format("cannot list '{}'", work_dir.string()), ErrorKind::usage);
@@ -141,6 +143,20 @@ std::string difference(const nlohmann::json& before, const nlohmann::json& now) 
   return added;
 }
 
+// Each rank of a shared run has a directory of its own. That of rank 0 alone is resumed, by any number of ranks.
+nlohmann::json identity_of_rank(nlohmann::json identity, const Resources& resources) {
+  if (shim::rank_of(resources.ranks) != 0) identity["rank"] = kHelper;
+  return identity;
+}
+
+// Nobody goes on with what a process had that helped rank 0.
+void remove_abandoned_helpers(std::vector<Found>& runs) {
+  for (const auto& run : runs) {
+    if (run.identity.at("rank") == kHelper && lock(run.file)) paths::remove(run.directory);
+  }
+  std::erase_if(runs, [](const Found& run) { return run.identity.at("rank") == kHelper; });
+}
+
 void remove_all_but_progress(const fs::path& directory) {
   for (const auto& entry : paths::entries_of(directory)) {
     if (entry.filename().string().starts_with("detent-")) paths::remove(entry);
@@ -171,14 +187,18 @@ nlohmann::json run_identity(const RunInputs& inputs) {
 }
 
 RunDirectory::RunDirectory(const Resources& resources, const nlohmann::json& identity)
-    : resume_(resources.resume), directory_(find_or_make(resources, identity)), scratch_(directory_.path()) {
+    : resume_(resources.resume),
+      directory_(find_or_make(resources, identity_of_rank(identity, resources))),
+      scratch_(directory_.path()) {
   if (resume_) directory_.outlive_process();
 }
 
 TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::json& identity) {
   const fs::path work_dir = resources.work_dir.value_or(default_work_dir());
   std::string changed;
-  for (auto& run : runs_of_concern(work_dir, identity, resources.resume)) {
+  auto runs = runs_of_concern(work_dir, identity, resources.resume);
+  remove_abandoned_helpers(runs);
+  for (auto& run : runs) {
     if (!resources.resume) {
       if (lock(run.file))
         notes_.push_back(

@@ -17,6 +17,7 @@
 #include "planning/limits.h"
 #include "planning/parts.h"
 #include "run/measured_shapes.h"
+#include "run/merged_statistics.h"
 #include "run/samples.h"
 #include "run/suspicious_data.h"
 
@@ -210,6 +211,7 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
                                                 counted(earlier->done, "sample")));
   }
   collected.statistics = collect(context, prepared, placement, source, options);
+  if (options.ranks != nullptr) merge_statistics(*options.ranks, collected.statistics, context.stop);
   for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
   for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
   for (auto& note : sweep_notes(setup, context.resources)) collected.notes.push_back(std::move(note));

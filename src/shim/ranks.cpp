@@ -144,35 +144,68 @@ struct Ranks::World {
     }
   }
 
-  void wait_for_go(const std::stop_token& stop) const {
+  void wait_for_go(int peer, const std::stop_token& stop) const {
     std::byte go{};
-    wait_for(0, stop);
-    receive(&go, sizeof go, 0);
+    wait_for(peer, stop);
+    receive(&go, sizeof go, peer);
   }
 
   // Ranks announce the size of what they have, then wait for their turn: a wait that costs nothing, and only then a
   // transfer for which both sides are there.
-  void give(std::span<const std::byte> mine, const std::stop_token& stop) const {
+  void give(std::span<const std::byte> mine, int to, const std::stop_token& stop) const {
     const std::uint64_t count = mine.size();
-    send(&count, sizeof count, 0);
-    wait_for_go(stop);
-    send(mine.data(), mine.size(), 0);
+    send(&count, sizeof count, to);
+    wait_for_go(to, stop);
+    send(mine.data(), mine.size(), to);
   }
 
-  void take_from(int peer, const Take& take, const std::stop_token& stop) const {
+  std::uint64_t announced_by(int peer, const std::stop_token& stop) const {
     std::uint64_t count = 0;
     wait_for(peer, stop);
     receive(&count, sizeof count, peer);
+    return count;
+  }
+
+  /// Whether there were any bytes.
+  bool take_from(int peer, const Take& take, const std::stop_token& stop) const {
+    const auto count = announced_by(peer, stop);
     const auto bytes = std::make_unique_for_overwrite<std::byte[]>(count);
     send(&kGo, sizeof kGo, peer);
     receive(bytes.get(), count, peer);
     take(peer, {bytes.get(), count});
+    return count > 0;
+  }
+
+  void give_pieces(const Next& next, const std::stop_token& stop) const {
+    for (bool more = true; more;) {
+      const auto piece = next();
+      give(piece, 0, stop);
+      more = !piece.empty();
+    }
+  }
+
+  void take_pieces(const Take& take, const std::stop_token& stop) const {
+    const Take filled = [&](int peer, std::span<const std::byte> piece) {
+      if (!piece.empty()) take(peer, piece);
+    };
+    for (int peer = 1; peer < size; ++peer) {
+      while (take_from(peer, filled, stop)) {
+      }
+    }
+  }
+
+  void broadcast(std::vector<std::byte>& bytes, const std::stop_token& stop) const {
+    for (int peer = 1; rank == 0 && peer < size; ++peer) give(bytes, peer, stop);
+    if (rank == 0) return;
+    bytes.resize(announced_by(0, stop));
+    send(&kGo, sizeof kGo, 0);
+    receive(bytes.data(), bytes.size(), 0);
   }
 
   void barrier(const std::stop_token& stop) const {
     if (rank != 0) {
       send(&kGo, sizeof kGo, 0);
-      wait_for_go(stop);
+      wait_for_go(0, stop);
       return;
     }
     for (int peer = 1; peer < size; ++peer) {
@@ -186,6 +219,7 @@ struct Ranks::World {
   const mpi::Calls& calls;
   int rank = 0;
   int size = 1;
+  bool alone = false;          // nobody else takes part any more
   bool in_collective = false;  // stays set when an exception broke one off
   int exceptions_before = std::uncaught_exceptions();
 };
@@ -195,8 +229,13 @@ Ranks::Ranks(Ranks&&) noexcept = default;
 Ranks& Ranks::operator=(Ranks&&) noexcept = default;
 Ranks::~Ranks() = default;
 
-int Ranks::rank() const noexcept { return world_ ? world_->rank : 0; }
-int Ranks::size() const noexcept { return world_ ? world_->size : 1; }
+bool Ranks::has_others() const noexcept { return world_ && !world_->alone; }
+int Ranks::rank() const noexcept { return has_others() ? world_->rank : 0; }
+int Ranks::size() const noexcept { return has_others() ? world_->size : 1; }
+
+void Ranks::go_on_alone() noexcept {
+  if (world_) world_->alone = true;
+}
 
 Ranks Ranks::join(const std::optional<fs::path>& plugin) {
   const auto launch = find_launch();
@@ -217,18 +256,36 @@ Ranks Ranks::join(const std::optional<fs::path>& plugin) {
 }
 
 void Ranks::gather(std::span<const std::byte> mine, const Take& take, const std::stop_token& stop) {
-  if (!world_) return;
+  if (!has_others()) return;
   world_->in_collective = true;
   if (rank() == 0) {
     for (int peer = 1; peer < size(); ++peer) world_->take_from(peer, take, stop);
   } else {
-    world_->give(mine, stop);
+    world_->give(mine, 0, stop);
   }
   world_->in_collective = false;
 }
 
+void Ranks::gather_pieces(const Next& next, const Take& take, const std::stop_token& stop) {
+  if (!has_others()) return;
+  world_->in_collective = true;
+  if (rank() == 0) {
+    world_->take_pieces(take, stop);
+  } else {
+    world_->give_pieces(next, stop);
+  }
+  world_->in_collective = false;
+}
+
+void Ranks::broadcast(std::vector<std::byte>& bytes, const std::stop_token& stop) {
+  if (!has_others()) return;
+  world_->in_collective = true;
+  world_->broadcast(bytes, stop);
+  world_->in_collective = false;
+}
+
 void Ranks::barrier(const std::stop_token& stop) {
-  if (!world_) return;
+  if (!has_others()) return;
   world_->in_collective = true;
   world_->barrier(stop);
   world_->in_collective = false;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <stop_token>
+#include <vector>
 
 namespace detent::shim {
 
@@ -17,6 +18,7 @@ namespace detent::shim {
 class Ranks {
  public:
   using Take = std::function<void(int rank, std::span<const std::byte> bytes)>;
+  using Next = std::function<std::span<const std::byte>()>;
 
   /// Joins the others when a launcher's variables in the environment say that there are any. The plugin is `plugin` if
   /// given, else $DETENT_MPI_PLUGIN, else libdetent_mpi.so beside the executable (or in ../lib); the word "none"
@@ -31,6 +33,9 @@ class Ranks {
   /// others may never get here. Launchers end them when this process exits with an error; abort() makes sure of it.
   ~Ranks();
 
+  /// Rank 0 goes on alone: the others have left it the rest. From now on it is the only one that is told of.
+  void go_on_alone() noexcept;
+
   int rank() const noexcept;
   int size() const noexcept;
 
@@ -38,6 +43,11 @@ class Ranks {
   /// one rank's bytes are in memory at a time. Any number of bytes. Throws device when MPI fails, interrupted when a
   /// stop is requested while waiting.
   void gather(std::span<const std::byte> mine, const Take& take, const std::stop_token& stop = {});
+  /// As gather(), of what need not be in memory as a whole: `next` gives piece after piece, and an empty one at the
+  /// end. `take` gets all pieces of a rank before those of the next one, without the empty ones. Rank 0 has none.
+  void gather_pieces(const Next& next, const Take& take, const std::stop_token& stop = {});
+  /// Collective: what rank 0 has in `bytes` is there on all ranks. Throws as gather does.
+  void broadcast(std::vector<std::byte>& bytes, const std::stop_token& stop = {});
   /// Collective: returns once all ranks have called it. Throws as gather does.
   void barrier(const std::stop_token& stop = {});
   /// Ends all ranks at once with this exit code, so that none waits for one that failed. Nothing is unwound: call it
@@ -46,6 +56,7 @@ class Ranks {
 
  private:
   struct World;
+  bool has_others() const noexcept;
   Ranks() noexcept;
 
   std::unique_ptr<World> world_;  // null: alone

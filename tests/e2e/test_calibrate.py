@@ -3,8 +3,6 @@
 import dataclasses
 import itertools
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import support
+from launcher import mpirun
 from support import DETENT, Path, Sample, calibrate, sha256
 
 POWERS = ["--set", "power-of-two-scale", "--activation-symmetric"]
@@ -138,29 +137,11 @@ def test_merged_parts_are_the_whole(setup: Setup, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4, 11])
 def test_same_statistics_with_mpi(setup: Setup, ranks: int, tmp_path: Path) -> None:
     """Also with more ranks than samples."""
-    launcher = os.environ.get("MPIEXEC") or shutil.which("mpirun")
-    if not launcher or not (DETENT.parent / "libdetent_mpi.so").exists():
-        pytest.skip("detent was built without MPI")
     if ranks > 2 and setup.name != "cnn":
         pytest.skip("takes long")
-    settings = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    }
     output = tmp_path / "ranks.stats"
-    command = [launcher, "-n", ranks, DETENT, "calibrate", setup.model, "-o", output, "--calibration-data", setup.data]
-    command += support.PLAIN
-    result = subprocess.run(
-        list(map(str, [*command, "--set", "most-common", "--json"])),
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    command = ["calibrate", setup.model, "-o", output, "--calibration-data", setup.data, *support.PLAIN]
+    result = mpirun(ranks, *command, "--set", "most-common", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
     assert (report["ranks"], report["samples"]) == (ranks, len(setup.samples))

@@ -37,6 +37,32 @@ void gather(Ranks& ranks, Arguments sizes) {
   });
 }
 
+// Rank r sends as many pieces as the r-th argument says, each a byte longer than the one before.
+void gather_pieces(Ranks& ranks, Arguments counts) {
+  const auto count = std::strtoull(counts[ranks.rank()], nullptr, 10);
+  std::vector<std::byte> piece;
+  const auto next = [&]() -> std::span<const std::byte> {
+    if (piece.size() == count) return {};
+    piece.push_back(pattern(ranks.rank(), piece.size()));
+    return piece;
+  };
+  ranks.gather_pieces(next, [](int rank, std::span<const std::byte> bytes) {
+    if (bytes.back() != pattern(rank, bytes.size() - 1)) throw detent::internal_error("a piece is wrong");
+    fmt::print("rank {}: {} bytes\n", rank, bytes.size());
+  });
+}
+
+void broadcast(Ranks& ranks, Arguments sizes) {
+  for (std::size_t s = 0; s < sizes.size(); ++s) {
+    std::vector<std::byte> bytes(ranks.rank() == 0 ? std::strtoull(sizes[s], nullptr, 10) : s);
+    for (std::size_t i = 0; ranks.rank() == 0 && i < bytes.size(); ++i) bytes[i] = pattern(0, i);
+    ranks.broadcast(bytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      if (bytes[i] != pattern(0, i)) throw detent::internal_error(fmt::format("byte {} is wrong", i));
+    fmt::print("rank {}: {} bytes\n", ranks.rank(), bytes.size());
+  }
+}
+
 // Each rank leaves a file before the barrier, some late, and behind it sees all files.
 void barrier(Ranks& ranks, const fs::path& folder) {
   for (int round = 0; round < 3; ++round) {
@@ -89,6 +115,8 @@ void run(Arguments arguments) {
   const std::string_view what = arguments[0];
   Ranks ranks = Ranks::join();
   if (what == "gather") gather(ranks, arguments.subspan(1));
+  if (what == "pieces") gather_pieces(ranks, arguments.subspan(1));
+  if (what == "broadcast") broadcast(ranks, arguments.subspan(1));
   if (what == "barrier") barrier(ranks, arguments[1]);
   if (what == "idle") idle(ranks);
   if (what == "fail") fail(ranks, arguments[1], std::atoi(arguments[2]));

@@ -48,6 +48,20 @@ class Ranks(unittest.TestCase):
                 lines = self.succeed(mpirun(len(sizes), "gather", *sizes))
                 self.assertEqual(lines, [f"rank {i}: {size} bytes" for i, size in enumerate(sizes)][1:])
 
+    def test_gather_pieces_in_rank_order(self):
+        for counts in [3], [5, 0], [2, 3, 0, 1]:
+            with self.subTest(counts=counts):
+                lines = self.succeed(mpirun(len(counts), "pieces", *counts))
+                expected = [(rank, size + 1) for rank, count in enumerate(counts) if rank for size in range(count)]
+                self.assertEqual(lines, [f"rank {rank}: {size} bytes" for rank, size in expected])
+
+    def test_give_all_what_rank_0_has(self):
+        sizes = [0, 7, PIECE + 5]
+        for ranks in 1, 2, 4:
+            with self.subTest(ranks=ranks):
+                lines = self.succeed(mpirun(ranks, "broadcast", *sizes))
+                self.assertEqual(sorted(lines), sorted(f"rank {r}: {s} bytes" for r in range(ranks) for s in sizes))
+
     def test_meet_at_a_barrier(self):
         for ranks in 1, 2, 4:
             with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:

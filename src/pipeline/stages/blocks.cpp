@@ -29,6 +29,7 @@
 #include "run/prepare.h"
 #include "run/proof.h"
 #include "run/samples.h"
+#include "run/shared_run.h"
 #include "run/sweep_setup.h"
 #include "solve/sweep/block_weights.h"
 #include "solve/sweep/weight_solving.h"
@@ -193,9 +194,12 @@ void BlockWork::choose_rotation() {
     if (draft_.is_plain()) solve(fitted, directory, Listens::no);
     draft_.find_common_scales();
     const auto scope = run_.profiler.scope(run::kComparisonStage);
-    auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
-    const auto found = fidelity_of(std::move(emitted), directory / "candidate.onnx", options_, *run_.runtime, judging);
-    return std::pair(std::move(unsolved), std::pow(10, -found.sqnr_db / 10));
+    const double error = run::measured_by_first(options_.resources, options_.stop, [&] {
+      auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
+      const auto file = directory / "candidate.onnx";
+      return std::pow(10, -fidelity_of(std::move(emitted), file, options_, *run_.runtime, judging).sqnr_db / 10);
+    });
+    return std::pair(std::move(unsolved), error);
   };
   auto rotated = attempt("rotated");
   draft_.model = original;
@@ -207,8 +211,10 @@ void BlockWork::choose_rotation() {
 
 double BlockWork::measure(data::SampleSource& samples) {
   const auto scope = run_.profiler.scope(run::kComparisonStage);
-  auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
-  return target_.measure(std::move(emitted), run_.work->path() / "candidate.onnx", *run_.runtime, samples);
+  return run::measured_by_first(options_.resources, options_.stop, [&] {
+    auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
+    return target_.measure(std::move(emitted), run_.work->path() / "candidate.onnx", *run_.runtime, samples);
+  });
 }
 
 void BlockWork::solve() {
@@ -228,7 +234,8 @@ void BlockWork::solve(data::SampleSource& source, const std::filesystem::path& d
                                        .scale_inputs = !raised_,
                                        .memory_budget = budget.memory,
                                        .directory = directory,
-                                       .sweep = sweeping(spool.get(), listens)});
+                                       .sweep = sweeping(spool.get(), listens),
+                                       .ranks = options_.resources.ranks});
   has_seen_cache_ = listens == Listens::yes;
   run_.result.samples = draft_.solved.samples;
   for (const auto& [fold, scaling] : draft_.solved.scalings)
@@ -292,11 +299,15 @@ std::vector<quantization::BlockStream> BlockWork::streams() const {
   return draft_.streams(options_.weights_only.method, thread_count(options_.threads), options_.stop);
 }
 
-void BlockWork::emit() {
+void BlockWork::share_out() {
   if (source_) run_.note(source_->notes());
   source_.reset();
   given_.reset();
   draft_.find_common_scales();
+  draft_.share_out(options_.weights_only.method, options_.resources, thread_count(options_.threads), options_.stop);
+}
+
+void BlockWork::emit() {
   const auto& tensors = draft_.placement.tensors;
   std::uint64_t all = 0;
   for (const auto& tensor : tensors) all += bytes_of(tensor);

@@ -43,6 +43,8 @@ class BlockWork {
   void solve();
   /// Where that pass did not see the cache of keys and values.
   void observe_cache();
+  /// Blocks that samples did not solve, by several processes.
+  void share_out();
   /// Run::model, with weights that are made as they are written.
   void emit();
 

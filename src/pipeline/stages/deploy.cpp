@@ -19,6 +19,7 @@
 #include "run/kv_cache.h"
 #include "run/outputs.h"
 #include "run/proof.h"
+#include "run/shared_run.h"
 
 namespace detent::pipeline {
 namespace {
@@ -74,6 +75,8 @@ void refuse_if_useless(Run& run, const std::filesystem::path& file) {
 }
 
 }  // namespace
+
+void leave_rest_to_first(Run& run) { run::leave_rest_to_first(run.options.resources); }
 
 void write_result(Run& run) {
   run::Prover prove(run.options, run.runtime_or_none());

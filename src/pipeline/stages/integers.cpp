@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "calibration/statistics_file.h"
 #include "config/derived.h"
+#include "graph/decisions.h"
 #include "pipeline/deployed.h"
 #include "pipeline/stages/open.h"
 #include "quantization/assignment.h"
@@ -28,6 +29,7 @@
 #include "run/samples.h"
 #include "run/sweep_setup.h"
 #include "run/unseen_bodies.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 namespace {
@@ -55,13 +57,21 @@ calibration::Statistics new_statistics(Run& run) {
   run::DeviceCalibration device(options.device, placement.to_observe().size(), collect.histograms, run.work->scratch(),
                                 activity(run));
   device.lend(collect);
+  // Samples in memory and those that draw random numbers pass by as a whole.
+  const auto& model = work.draft.prepared.model;
+  const bool shares = options.samples == nullptr && !graph::draws_numbers(model);
+  if (shares) collect.ranks = options.resources.ranks;
+  const auto share =
+      shim::size_of(collect.ranks) > 1 ? run.open_samples(run::input_specs(model), collect.ranks) : nullptr;
+  auto& source = share ? *share : *work.source;
   const double start = run.profiler.now();
-  auto [statistics, notes] = run::collect_within(run.context(run.work->path()), *run.work, work.draft.prepared,
-                                                 placement, *work.source, collect);
+  auto [statistics, notes] =
+      run::collect_within(run.context(run.work->path()), *run.work, work.draft.prepared, placement, source, collect);
   if (statistics.samples > 0)
     run.sample_seconds = (run.profiler.now() - start) / static_cast<double>(statistics.samples);
   run.note(notes);
   run.note(device.notes());
+  run.note(source.notes());
   if (device.use() != nullptr) run.report.device = run::RunReport::Device{options.device, *device.use(), {}};
   return statistics;
 }
@@ -216,7 +226,7 @@ void calibrate(Run& run) {
   auto statistics =
       options.statistics ? run::saved_statistics(options, *run.fingerprint, work.source.get()) : new_statistics(run);
   run.result.samples = statistics.samples;
-  if (work.source) run.note(work.source->notes());
+  if (options.statistics && work.source) run.note(work.source->notes());
   if (!options.statistics) run.report.samples_run = statistics.samples;
   auto& proposals = work.draft.proposals;
   auto constants = std::move(proposals.constants);

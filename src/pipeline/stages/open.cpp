@@ -14,6 +14,7 @@
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/proposals.h"
+#include "shim/shared_work.h"
 #include "store/open_device.h"
 
 namespace detent::pipeline {
@@ -35,7 +36,8 @@ nlohmann::json identity_of(const Run& run) {
                             .calibration_data = options.calibration_data,
                             .options = chosen,
                             .histograms = calibrates && needs_histograms(run.recipe),
-                            .votes = calibrates && needs_votes(run.recipe)});
+                            .votes = calibrates && needs_votes(run.recipe),
+                            .ranks = calibrates ? shim::size_of(options.resources.ranks) : 1});
 }
 
 void make_directory(Run& run) {

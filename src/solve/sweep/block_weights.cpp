@@ -3,16 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "base/failpoint.h"
 #include "base/parallel.h"
 #include "base/paths.h"
+#include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/sweep/weight_solving.h"
 
 namespace detent::solve {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr std::byte kKnown{1};
 
 class Solving final : public GramReceiver {
  public:
@@ -26,12 +31,14 @@ class Solving final : public GramReceiver {
         folds_(options.scale_inputs ? folds_of(model, placement, options.config)
                                     : std::vector<quantization::InputFold>()) {
     solved_.tensors.resize(placement.tensors.size());
+    known_.resize(placement.tensors.size());
     find_earlier(stages);
+    share_out(stages);
   }
 
   bool wants(const BlockStage::Input& input) const override {
-    return !std::all_of(input.tensors.begin(), input.tensors.end(),
-                        [&](std::size_t t) { return solved_.tensors[t].has_value(); });
+    if (owners_.at(input.value) != shim::rank_of(options_.ranks)) return false;
+    return std::any_of(input.tensors.begin(), input.tensors.end(), [&](std::size_t t) { return known_[t] != kKnown; });
   }
 
   void receive(const BlockStage::Input& input, const InputGrams& grams) override {
@@ -50,6 +57,7 @@ class Solving final : public GramReceiver {
 
   SolvedBlocks take(std::uint64_t samples) {
     solved_.samples = samples;
+    gather();
     for (const auto& fold : folds_) {
       if (!paths::exists(file_of(fold))) continue;
       auto scaling = load_scaling(file_of(fold), placement_.tensors[fold.tensors.front()].rows);
@@ -75,13 +83,14 @@ class Solving final : public GramReceiver {
   }
 
   // Chosen before the first of its weights is solved, and kept for those of a later process.
-  InputScaling scaling_of(const std::string& value, const InputGrams& grams) const {
+  InputScaling scaling_of(const std::string& value, const InputGrams& grams) {
     const auto fold = std::find_if(folds_.begin(), folds_.end(), [&](const auto& f) { return f.value == value; });
     if (fold == folds_.end()) return {};
     const auto path = file_of(*fold);
     if (paths::exists(path)) return load_scaling(path, static_cast<std::int64_t>(grams.fitted.rows));
     const auto chosen = choose_scaling(model_, placement_, *fold, grams, solving());
     save_scaling(path, chosen);
+    made_.push_back(path.filename().string());
     failpoint("weights.factors");
     return chosen;
   }
@@ -98,14 +107,44 @@ class Solving final : public GramReceiver {
 
   void load(std::size_t t) {
     solved_.tensors[t].emplace(file_of(t), placement_.tensors[t]);
+    known_[t] = kKnown;
     ++done_;
   }
 
+  // What rank 0 found of an earlier process is done; each rank sums up and solves some of the other inputs.
+  void share_out(const std::vector<BlockStage>& stages) {
+    constexpr double kPositions = 4096;  // that are summed up, and what is found out of a column, beside each column
+    if (options_.ranks != nullptr) options_.ranks->broadcast(known_, options_.sweep.stop);
+    std::vector<double> costs;
+    std::vector<std::string> values;
+    for (const auto& stage : stages) {
+      for (const auto& input : stage.inputs) {
+        double columns = 0;
+        for (const auto t : input.tensors)
+          columns += known_[t] == kKnown ? 0 : static_cast<double>(placement_.tensors[t].columns);
+        const auto rows = static_cast<double>(input.rows);
+        costs.push_back(columns > 0 ? rows * rows * (columns + kPositions) : 0);
+        values.push_back(input.value);
+      }
+    }
+    const auto owners = shim::owners_of(costs, shim::size_of(options_.ranks));
+    for (std::size_t i = 0; i < owners.size(); ++i) owners_.emplace(values[i], owners[i]);
+  }
+
+  void gather() {
+    const auto came = shim::gather_files(options_.ranks, options_.directory, made_, options_.sweep.stop);
+    const std::set<std::string> names(came.begin(), came.end());
+    for (std::size_t t = 0; t < solved_.tensors.size(); ++t) {
+      if (names.contains(file_of(t).filename().string())) load(t);
+    }
+  }
+
   void solve(std::size_t t, const quantization::BlockTensor& shape, const InputGrams& grams) {
-    if (solved_.tensors[t]) return;
+    if (known_[t] == kKnown) return;
     BlockWriter writer(file_of(t), shape);
     writer.finish(solve_weight(model_.graph.initializers[shape.initializer], shape, grams, solving(), writer));
     load(t);
+    made_.push_back(file_of(t).filename().string());
     failpoint("weights.solved");
     if (options_.sweep.progress) options_.sweep.progress("solve", done_, placement_.tensors.size());
   }
@@ -117,6 +156,9 @@ class Solving final : public GramReceiver {
   const Kernels& kernels_;
   std::vector<quantization::InputFold> folds_;
   SolvedBlocks solved_;
+  std::vector<std::byte> known_;       // of tensors: whether rank 0 or this rank has solved them
+  std::map<std::string, int> owners_;  // of inputs, the ranks that solve what reads them
+  std::vector<std::string> made_;      // files, by this rank
   std::size_t done_ = 0;
 };
 

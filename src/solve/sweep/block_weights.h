@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shim/ranks.h"
 #include "solve/sweep/gram_sweep.h"
 #include "solve/sweep/input_scaling.h"
 #include "solve/sweep/stored_blocks.h"
@@ -20,6 +21,7 @@ struct BlockSolving {
   std::optional<std::uint64_t> memory_budget = {};  // of this process; it changes no byte
   std::filesystem::path directory;                  // solutions are saved there, and found again by a resumed run
   GramSweepOptions sweep = {};
+  shim::Ranks* ranks = nullptr;  // that take shares of the weights; null: alone
 };
 
 struct SolvedBlocks {
@@ -31,7 +33,8 @@ struct SolvedBlocks {
 };
 
 /// Held-back samples, see sweep_grams(), decide which method is kept. The result depends on the samples and their order
-/// alone. Throws what the runtime, the samples and the spool throw.
+/// alone. Where there are several ranks this is a collective, and rank 0 alone gets all solutions. Throws what the
+/// runtime, the samples and the spool throw.
 SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
                           const quantization::BlockPlacement& placement, const std::vector<BlockStage>& stages,
                           const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options);

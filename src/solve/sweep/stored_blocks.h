@@ -31,6 +31,7 @@ class StoredBlocks {
   StoredBlocks(const std::filesystem::path& path, const quantization::BlockTensor& shape);
 
   const BlockVerdict& verdict() const noexcept { return verdict_; }
+  const quantization::BlockTensor& shape() const noexcept { return shape_; }
   quantization::BlockWeight columns(std::int64_t first, std::int64_t count) const;
   /// Gives back what was found, whatever the columns hold.
   quantization::BlockSolver solver() const;

@@ -1,0 +1,79 @@
+#include "run/shared_run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "base/error.h"
+#include "onnx/model.h"
+#include "run/model_fingerprint.h"
+#include "run/model_folder.h"
+#include "shim/shared_work.h"
+
+namespace detent::run {
+namespace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
+}
+
+void check_can_share(const QuantizeOptions& options) {
+  constexpr const char* kElse = "leave out mpirun";
+  const auto refuse = [](const std::string& what, const char* hint) {
+    throw usage_error(fmt::format("quantize {} in one process, but MPI started several", what), hint);
+  };
+  if (!options.family.empty()) refuse("makes a family of models", kElse);
+}
+
+void check_same_model(shim::Ranks& ranks, const QuantizeOptions& options) {
+  const auto mine = fingerprint_of(onnx::read_model(model_file(options.model)));
+  if (shim::of_first(&ranks, mine, options.stop) != mine)
+    throw bad_input("the model is another one than that of rank 0", "give all ranks the same files");
+}
+
+QuantizeOptions options_of(const shim::Ranks& ranks, QuantizeOptions options) {
+  if (ranks.rank() == 0) return options;
+  options.model = model_file(options.model);  // the folder of the result is rank 0's
+  options.profile.reset();
+  options.report.reset();
+  options.trace.reset();
+  options.prepared_output.reset();
+  options.progress = {};
+  options.layer_tuned = {};
+  options.resources.resume = false;
+  return options;
+}
+
+}  // namespace
+
+void leave_rest_to_first(const Resources& resources) {
+  if (shim::rank_of(resources.ranks) != 0) throw ShareDone();
+  if (resources.ranks != nullptr) resources.ranks->go_on_alone();
+}
+
+double measured_by_first(const Resources& resources, const std::stop_token& stop,
+                         const std::function<double()>& measure) {
+  return shim::of_first(resources.ranks, shim::rank_of(resources.ranks) == 0 ? measure() : 0, stop);
+}
+
+QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,
+                         const std::function<QuantizeResult(const QuantizeOptions&)>& call) {
+  check_can_share(options);
+  QuantizeResult result;
+  const int rank = ranks.rank(), size = ranks.size();
+  try {
+    check_same_model(ranks, options);
+    result = call(options_of(ranks, options));
+  } catch (const ShareDone&) {
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("rank {} on {}: {}", rank, host_name(), e.what()), e.hint());
+  }
+  result.rank = rank;
+  result.ranks = size;
+  return result;
+}
+
+}  // namespace detent::run

@@ -1,0 +1,52 @@
+// How ranks share work, and how what each of them made gets to rank 0.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "shim/ranks.h"
+
+namespace detent::shim {
+
+/// What a rank that works alone passes for the others: null is one rank.
+inline int rank_of(const Ranks* ranks) noexcept { return ranks == nullptr ? 0 : ranks->rank(); }
+inline int size_of(const Ranks* ranks) noexcept { return ranks == nullptr ? 1 : ranks->size(); }
+
+/// For each item the rank that works on it: the costliest first, each to the rank that has the least to do. All ranks
+/// find the same.
+std::vector<int> owners_of(std::span<const double> costs, int ranks);
+
+/// Collective: rank 0's value on all ranks, for decisions that rest on what only one of them measures.
+template <typename T>
+requires std::is_trivially_copyable_v<T> T of_first(Ranks* ranks, T value, const std::stop_token& stop = {}) {
+  if (ranks == nullptr) return value;
+  const auto mine = std::as_bytes(std::span(&value, 1));
+  std::vector<std::byte> bytes(mine.begin(), mine.end());
+  ranks->broadcast(bytes, stop);
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+/// The same of names.
+std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> names, const std::stop_token& stop = {});
+
+/// Collective: what each rank has, on all of them and in their order.
+std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> mine, const std::stop_token& stop = {});
+
+/// Of so many items, the first and the one behind the last of those that this rank takes where neighbours stay
+/// together.
+std::pair<std::size_t, std::size_t> share_of(const Ranks* ranks, std::size_t items) noexcept;
+
+/// Collective: the files of these names that other ranks have in their folders come to be in that of rank 0, which
+/// returns the names of all that came. Each is there as a whole or not at all.
+std::vector<std::string> gather_files(Ranks* ranks, const std::filesystem::path& folder,
+                                      const std::vector<std::string>& mine, const std::stop_token& stop = {});
+
+}  // namespace detent::shim

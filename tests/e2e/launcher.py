@@ -1,0 +1,39 @@
+"""Detent under mpirun."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import support
+from support import DETENT
+
+# What Open MPI 4 and 5 want in a container of few cores; other MPIs ignore it.
+SETTINGS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def command(ranks: int, *arguments: object) -> list[str]:
+    """How `detent ARGUMENTS` is started in so many processes; skips the test where there is no MPI."""
+    launcher = os.environ.get("MPIEXEC") or shutil.which("mpirun")
+    if not launcher or not (DETENT.parent / "libdetent_mpi.so").exists():
+        pytest.skip("detent was built without MPI")
+    return list(map(str, [launcher, "-n", ranks, DETENT, *arguments]))
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {**os.environ, **SETTINGS, **variables}
+
+
+def mpirun(ranks: int, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs it; variables go to the environment."""
+    result = subprocess.run(
+        command(ranks, *arguments), env=environment(**variables), capture_output=True, text=True, timeout=200, check=False
+    )
+    result.stderr = support.without_progress(result.stderr)
+    return result

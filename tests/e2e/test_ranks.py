@@ -1,0 +1,235 @@
+"""Quantize under mpirun: the same bytes for any number of processes, and nothing left where one of them fails."""
+
+import json
+import shutil
+import subprocess
+
+import graphs
+import launcher
+import numpy as np
+import onnx
+import pytest
+import support
+from decoders import build_decoder
+from failures import USAGE
+from launcher import mpirun
+from onnx import TensorProto, helper, numpy_helper
+from support import Path, sha256
+
+RNG = np.random.default_rng(7)
+RANKS = [2, 4]
+BALANCED = ["--preset", "balanced"]
+
+
+def layers(path: Path, sizes: tuple[int, ...] = (96, 200, 64, 130, 40)) -> Path:
+    """Products of unequal weights, one after another."""
+    nodes, tensors = [], []
+    for i, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        tensors.append(numpy_helper.from_array(RNG.standard_normal((rows, columns)).astype(np.float32), f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"p{i}"], f"product{i}"))
+        nodes.append(helper.make_node("Tanh", [f"p{i}"], [f"x{i + 1}"], f"tanh{i}"))
+    last = len(sizes) - 1
+    x = helper.make_tensor_value_info("x0", TensorProto.FLOAT, ["n", "t", sizes[0]])
+    y = helper.make_tensor_value_info(f"x{last}", TensorProto.FLOAT, ["n", "t", sizes[-1]])
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return layers(tmp_path_factory.mktemp("model") / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    mix = RNG.standard_normal((20, 96))
+    samples = [{"x0": (RNG.standard_normal((1, 30, 20)) @ mix).astype(np.float32)} for _ in range(9)]
+    return support.save_samples(tmp_path_factory.mktemp("samples") / "data", samples)
+
+
+def quantized(ranks: int, model: Path, folder: Path, *options: object, expects: list[str] | None = None) -> tuple[str, dict]:
+    """The hash of what several processes write, and what they print; working directories must be empty afterwards."""
+    work = folder / f"work{ranks}"
+    work.mkdir()
+    output = folder / f"{ranks}.onnx"
+    command = ["quantize", model, "-o", output, "--json", "--no-bench", "--work-dir", work, *options]
+    result = mpirun(ranks, *command) if ranks > 1 else support.detent(*command)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    assert not list(work.iterdir())
+    assert sorted(p.name for p in folder.iterdir()) == sorted([output.name, work.name, *(expects or [])])
+    found = sha256(output)
+    output.unlink()
+    work.rmdir()
+    return found, json.loads(result.stdout)
+
+
+def same_bytes(model: Path, folder: Path, *options: object) -> dict:
+    folder.mkdir(exist_ok=True)
+    expected, told = quantized(1, model, folder, *options)
+    for ranks in RANKS:
+        found, by_ranks = quantized(ranks, model, folder, *options)
+        assert found == expected, ranks
+        for key in "weights", "accuracy", "nodes_quantized", "notes":
+            assert by_ranks.get(key) == told.get(key), key
+    return told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--bits", 8, "--block-size", 16, "--set", "weight-asymmetric"],
+        ["--set", "weights-method=nearest"],
+        ["--weights-form", "qdq"],
+        ["--weight-type", "float4e2m1"],
+        ["--float", 16],
+        ["--max-size", "30KiB"],
+    ],
+    ids=lambda options: " ".join(map(str, options)) or "default",
+)
+def test_weights_without_samples(model: Path, tmp_path: Path, options: list[object]) -> None:
+    same_bytes(model, tmp_path / "out", "--weights-only", *options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--set", "weights-method=awq"],
+        ["--set", "weights-method=search", "--bits", 2],
+        ["--set", "sparsity=2:4"],
+        ["--float", 16],
+        ["--max-size", "30KiB"],
+        ["--accuracy-target", "20", "--accuracy-metric", "sqnr"],
+    ],
+    ids=lambda options: " ".join(map(str, options)) or "default",
+)
+def test_weights_with_samples(model: Path, data: Path, tmp_path: Path, options: list[object]) -> None:
+    same_bytes(model, tmp_path / "out", "--weights-only", "--calibration-data", data, *options)
+
+
+@pytest.mark.parametrize("rotation", ["on", "auto"])
+def test_rotated_weights(tmp_path: Path, rotation: str) -> None:
+    source = build_decoder.build(tmp_path / "decoder")
+    np.save(tmp_path / "ids.npy", RNG.integers(1, 512, (9, 24)))
+    samples = ["--calibration-data", tmp_path / "ids.npy", "--batch-size", 1]
+    out = tmp_path / "out"
+    out.mkdir()
+    found = {}
+    for ranks in (1, *RANKS):
+        work = tmp_path / f"work{ranks}"
+        work.mkdir()
+        command = ["quantize", source, "-o", out / "q", "--no-bench", "--work-dir", work, "--weights-only", *samples]
+        command += ["--set", f"rotation={rotation}"]
+        result = mpirun(ranks, *command) if ranks > 1 else support.detent(*command)
+        assert (result.returncode, result.stderr) == (0, ""), result.stderr
+        assert not list(work.iterdir())
+        found[ranks] = {p.name: sha256(p) for p in (out / "q").iterdir() if p.name.startswith("model")}
+        shutil.rmtree(out / "q")
+        assert not list(out.iterdir())
+    assert found[2] == found[4] == found[1]
+
+
+NETWORKS = {
+    "cnn": (graphs.small_cnn, lambda: graphs.cnn_samples(9)),
+    "transformer": (graphs.transformer, lambda: graphs.transformer_samples(9)),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        [*support.PLAIN],
+        [*support.PLAIN, "--method", "entropy"],
+        [*BALANCED, "--optimize-for", "size"],
+        [*BALANCED, "--optimize-for", "size", "--accuracy-target", "25", "--accuracy-metric", "sqnr"],
+        [*support.PLAIN, "--finetune", "gptq"],
+        [*support.PLAIN, "--finetune", "adaround", "--set", "num-iterations=40"],
+        [*support.PLAIN, "--activations", "dynamic"],
+        ["--float", 16, *support.PLAIN],
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_integers(tmp_path: Path, network: str, options: list[object]) -> None:
+    make, samples = NETWORKS[network]
+    onnx.save(make(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", samples())
+    same_bytes(tmp_path / "m.onnx", tmp_path / "out", "--calibration-data", data, *options)
+
+
+def test_all_decide_as_rank_0_measures(tmp_path: Path) -> None:
+    """What each measures of speed itself may differ."""
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(9))
+    table = ["--optimize-for", "latency", "--set", f"kernel-table={tmp_path / 'kernels.json'}"]
+    same_bytes(tmp_path / "m.onnx", tmp_path / "out", "--calibration-data", data, *BALANCED, *table)
+
+
+def test_statistics_are_resumed_by_as_many_ranks(tmp_path: Path) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(9))
+    options = ["--calibration-data", data, *support.PLAIN, "--set", "checkpoint-seconds=0"]
+    expected, _ = quantized(1, tmp_path / "m.onnx", tmp_path, *options, expects=["m.onnx", "data"])
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--no-bench", "--work-dir", work, *options, "--resume"]
+    assert mpirun(2, *command, DETENT_FAILPOINT="calibrate.sample=kill@3").returncode != 0
+    refused = mpirun(3, *command)
+    assert refused.returncode == USAGE
+    assert "its ranks was 2, now it is 3" in refused.stderr
+    result = mpirun(2, *command)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sha256(tmp_path / "q.onnx") == expected
+    assert not list(work.iterdir())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("first", [2, 3])
+def test_resumed_by_another_number_of_ranks(model: Path, data: Path, tmp_path: Path, first: int, ranks: int) -> None:
+    options = ["--weights-only", "--calibration-data", data]
+    expected, _ = quantized(1, model, tmp_path, *options)
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--no-bench", "--work-dir", work, *options, "--resume"]
+    killed = mpirun(first, *command, DETENT_FAILPOINT="weights.solved=kill@1")
+    assert killed.returncode != 0
+    assert not (tmp_path / "q.onnx").exists()
+    result = mpirun(ranks, *command)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sha256(tmp_path / "q.onnx") == expected
+    assert not list(work.iterdir())
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_other_models_are_refused(model: Path, tmp_path: Path, failing: int) -> None:
+    """Each rank reads its own copy, and one of them is another."""
+    other = layers(tmp_path / "other.onnx")
+    script = tmp_path / "run.sh"
+    script.write_text(f"""#!/bin/sh
+rank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}
+[ "$rank" = {failing} ] && exec {support.DETENT} quantize {other} "$@"
+exec {support.DETENT} quantize {model} "$@"
+""")
+    script.chmod(0o755)
+    command = launcher.command(3)
+    command[-1] = str(script)
+    result = subprocess.run(
+        [*command, "-o", str(tmp_path / "q.onnx"), "--weights-only"],
+        env=launcher.environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "is another one than that of rank 0" in result.stderr
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_what_is_not_shared_out_is_refused(model: Path, data: Path, tmp_path: Path) -> None:
+    result = mpirun(2, "quantize", model, "-o", tmp_path / "q", "--calibration-data", data, "--family", "q4,fp16")
+    assert result.returncode == USAGE
+    assert "makes a family of models in one process" in result.stderr
+    assert not (tmp_path / "q").exists()
