@@ -100,13 +100,13 @@ constexpr Stage kStages[] = {
     {"compare layers", kIntegers, report_of_samples, compare_layers},
 };
 
-bool has(const Stage& stage, const Recipe& recipe) {
-  return (stage.results & recipe.result) != 0 && stage.wanted(recipe);
-}
-
 }  // namespace
 
 std::span<const Stage> stages() { return kStages; }
+
+bool has(const Stage& stage, const Recipe& recipe) {
+  return (stage.results & recipe.result) != 0 && stage.wanted(recipe);
+}
 
 QuantizeResult run_stages(const Recipe& recipe, const Shared& shared) {
   Run run(recipe, shared);

@@ -24,6 +24,7 @@ struct Stage {
 
 /// In their order.
 std::span<const Stage> stages();
+bool has(const Stage& stage, const Recipe& recipe);
 
 /// Runs the stages that the recipe asks for. The output is written completely or not at all. Throws Error.
 QuantizeResult run_stages(const Recipe& recipe, const Shared& shared = {});

@@ -1,0 +1,82 @@
+// Which stages each format goes through, told from the table alone: no model, no runtime.
+#include "pipeline/stages.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "config/derived.h"
+#include "config/formats.h"
+#include "config/presets.h"
+
+namespace detent::pipeline {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Recipe recipe(QuantizeOptions options, bool with_samples) {
+  if (with_samples) options.calibration_data = "samples";
+  Recipe made{.options = options, .result = config::result_of(options)};
+  made.preset = &config::preset(made.options.config);
+  made.target = &config::target(made.options.config);
+  made.has_samples = with_samples;
+  made.lowers_rest =
+      (made.result & (config::kIntegers | config::kBlocks)) != 0 && config::writes_16_bits(made.options.config);
+  return made;
+}
+
+Names stages_of(const std::string& format, bool with_samples) {
+  const auto made = recipe(options_of_format(format), with_samples);
+  Names names;
+  for (const auto& stage : stages()) {
+    if (has(stage, made)) names.emplace_back(stage.name);
+  }
+  return names;
+}
+
+TEST(Stages, OfIntegers) {
+  EXPECT_EQ(stages_of("int8", true),
+            (Names{"read the model", "rewrite the graph", "place pairs", "leave in float what is faster so",
+                   "calibrate", "measure, and apply remedies", "emit pairs, and tune weights",
+                   "leave the rest to rank 0", "write and prove", "choose again", "time"}));
+}
+
+TEST(Stages, OfScalesThatAreFoundWhileTheModelRuns) {
+  EXPECT_EQ(stages_of("int8-dynamic", false), (Names{"read the model", "rewrite the graph", "leave the rest to rank 0",
+                                                     "emit dynamic operators", "write and prove", "time"}));
+}
+
+TEST(Stages, OfBlocks) {
+  EXPECT_EQ(stages_of("q4", false),
+            (Names{"read the model", "put the graph in order", "place blocks", "share out blocks",
+                   "leave the rest to rank 0", "emit blocks", "write and prove", "see whether it runs here", "time"}));
+}
+
+TEST(Stages, OfBlocksAmongFloatsOf16Bits) {
+  EXPECT_EQ(
+      stages_of("q4f16", true),
+      (Names{"read the model", "put the graph in order", "place blocks", "open the samples", "solve blocks",
+             "observe the cache", "share out blocks", "leave the rest to rank 0", "emit blocks", "hand the rest on",
+             "select floats", "observe floats", "convert floats", "write and prove", "compare"}));
+}
+
+TEST(Stages, OfFloats) {
+  EXPECT_EQ(stages_of("fp16", true),
+            (Names{"read the model", "rewrite the graph", "leave the rest to rank 0", "select floats", "observe floats",
+                   "convert floats", "write and prove", "compare"}));
+}
+
+// Whatever is asked for, a model is read first, and one file is written and proved.
+TEST(Stages, WriteOneFile) {
+  for (const auto& format : config::formats()) {
+    for (const bool with_samples : {true, false}) {
+      const auto names = stages_of(std::string(format.name), with_samples);
+      EXPECT_EQ(names.front(), "read the model");
+      EXPECT_EQ(std::count(names.begin(), names.end(), "write and prove"), 1) << format.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace detent::pipeline
