@@ -5,9 +5,10 @@
 
 namespace detent::pipeline {
 
-/// Writes Run::model; for targets with numbers of their own also looks whether it is of use.
 /// Ranks other than 0 of a run of several processes end here.
 void leave_rest_to_first(Run& run);
+
+/// Writes Run::model; for targets with numbers of their own also looks whether it is of use.
 void write_result(Run& run);
 
 /// Whether ONNX Runtime's CPU can run what was written, on these samples; a note says why not.
