@@ -146,6 +146,7 @@ NETWORKS = {
         [*BALANCED, "--optimize-for", "size"],
         [*BALANCED, "--optimize-for", "size", "--accuracy-target", "25", "--accuracy-metric", "sqnr"],
         [*support.PLAIN, "--finetune", "gptq"],
+        [*support.PLAIN, "--finetune", "adaquant", "--set", "num-iterations=40"],
         [*support.PLAIN, "--finetune", "adaround", "--set", "num-iterations=40"],
         [*support.PLAIN, "--activations", "dynamic"],
         ["--float", 16, *support.PLAIN],
@@ -179,6 +180,22 @@ def test_statistics_are_resumed_by_as_many_ranks(tmp_path: Path) -> None:
     refused = mpirun(3, *command)
     assert refused.returncode == USAGE
     assert "its ranks was 2, now it is 3" in refused.stderr
+    result = mpirun(2, *command)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sha256(tmp_path / "q.onnx") == expected
+    assert not list(work.iterdir())
+
+
+@pytest.mark.parametrize("point", ["finetune.sample=kill@4", "finetune.solved=kill@2", "checkpoint.saved=kill@2"])
+def test_tuning_is_resumed_by_as_many_ranks(tmp_path: Path, point: str) -> None:
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.transformer_samples(9))
+    options = ["--calibration-data", data, *support.PLAIN, "--finetune", "gptq", "--set", "checkpoint-seconds=0"]
+    expected, _ = quantized(1, tmp_path / "m.onnx", tmp_path, *options, expects=["m.onnx", "data"])
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--no-bench", "--work-dir", work, *options, "--resume"]
+    assert mpirun(2, *command, DETENT_FAILPOINT=point).returncode != 0
     result = mpirun(2, *command)
     assert (result.returncode, result.stderr) == (0, "")
     assert sha256(tmp_path / "q.onnx") == expected
