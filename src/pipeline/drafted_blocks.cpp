@@ -7,7 +7,6 @@
 #include "quantization/block_search.h"
 #include "quantization/element_blocks.h"
 #include "quantization/emit/blocks.h"
-#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 
@@ -45,14 +44,14 @@ void DraftedBlocks::find_common_scales() {
   }
 }
 
-void DraftedBlocks::share_out(WeightMethod method, const Resources& resources, std::size_t threads,
-                              const std::stop_token& stop) {
-  if (shim::size_of(resources.ranks) == 1 || method == WeightMethod::nearest) return;
-  std::vector<std::byte> left;  // as rank 0 sees it, which has all that was solved
+void DraftedBlocks::share_out(WeightMethod method, shim::Ranks& ranks, const std::filesystem::path& directory,
+                              std::size_t threads, const std::stop_token& stop) {
+  if (method == WeightMethod::nearest) return;  // takes no longer than to exchange it
+  std::vector<std::byte> left;                  // as rank 0 sees it, which has all that was solved
   for (std::size_t t = 0; t < placement.tensors.size(); ++t) left.push_back(std::byte{!is_solved(t)});
-  resources.ranks->broadcast(left, stop);
-  const TempDir folder(resources.work_dir.value_or(""));
-  in_pieces = solve::share_blocks(streams(method, threads, stop), left, *resources.ranks, folder.path(), stop);
+  ranks.broadcast(left, stop);
+  const TempDir folder(directory);
+  in_pieces = solve::share_blocks(streams(method, threads, stop), left, ranks, folder.path(), stop);
 }
 
 std::vector<quantization::BlockStream> DraftedBlocks::streams(WeightMethod method, std::size_t threads,

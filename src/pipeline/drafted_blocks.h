@@ -3,15 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "detent/config.h"
-#include "detent/resources.h"
 #include "onnx/model.h"
 #include "quantization/block_stream.h"
 #include "quantization/block_weights.h"
+#include "shim/ranks.h"
 #include "solve/sweep/block_weights.h"
 #include "solve/sweep/shared_blocks.h"
 
@@ -34,9 +35,9 @@ struct DraftedBlocks {
   std::int64_t needed_opset(WeightForm form) const;
   /// Of weights whose blocks have scales of 8 bits: the scale of all of them.
   void find_common_scales();
-  /// Collective: several ranks find what samples did not solve, and rank 0 gets it. Nothing happens in a process that
-  /// is alone.
-  void share_out(WeightMethod method, const Resources& resources, std::size_t threads, const std::stop_token& stop);
+  /// Collective: several ranks find what samples did not solve, and rank 0 gets it. Working files go to `directory`.
+  void share_out(WeightMethod method, shim::Ranks& ranks, const std::filesystem::path& directory, std::size_t threads,
+                 const std::stop_token& stop);
   /// All weights in blocks, each solved as far as samples did, else by itself; this must outlive them. They throw
   /// interrupted where `stop` asks for it.
   std::vector<quantization::BlockStream> streams(WeightMethod method, std::size_t threads, std::stop_token stop) const;

@@ -52,6 +52,7 @@ void of_blocks(Run& run) {
 
 // One row for each stage. What a stage reads of Run was made by the rows above it.
 constexpr Stage kStages[] = {
+    {"leave all to rank 0", kAnyResult & ~(kIntegers | kBlocks), always, leave_rest_to_first, pre_process},
     {"read the model", kAnyResult, always, open_model, pre_process},
     {"rewrite the graph", kRewritten, always, prepare, pre_process},
     {"put the graph in order", kBlocks | kCache, always, canonicalize, pre_process},
@@ -75,7 +76,8 @@ constexpr Stage kStages[] = {
 
     {"emit pairs, and tune weights", kIntegers, always, emit_integers},
     {"share out blocks", kBlocks, always, of_blocks<&BlockWork::share_out>, quantization_matmul_nbits},
-    {"leave the rest to rank 0", kAnyResult, always, leave_rest_to_first},
+    {"leave the rest to rank 0", kBlocks, always, leave_rest_to_first, quantization_matmul_nbits},
+    {"leave the rest to rank 0", kIntegers, always, leave_rest_to_first},
     {"emit dynamic operators", kDynamic, always, emit_dynamic, quantization_dynamic},
     {"emit block floats", kBlockFloats, always, emit_block_floats, quantization_static},
     {"emit blocks", kBlocks, always, of_blocks<&BlockWork::emit>, quantization_matmul_nbits},

@@ -141,7 +141,8 @@ TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig
        .solved = env.layer_tuned,
        .activity = env.activity,
        .stop = options.stop,
-       .static_types = &types},
+       .static_types = &types,
+       .ranks = resources.ranks},
       tuned.notes);
   return tuned;
 }

@@ -147,6 +147,11 @@ std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> 
   return all;
 }
 
+bool any_of(Ranks* ranks, bool mine, const std::stop_token& stop) {
+  const auto all = of_all(ranks, {std::byte{mine}}, stop);
+  return std::any_of(all.begin(), all.end(), [](const auto& bytes) { return bytes.at(0) != std::byte{0}; });
+}
+
 std::pair<std::size_t, std::size_t> share_of(const Ranks* ranks, std::size_t items) noexcept {
   const auto rank = static_cast<std::size_t>(rank_of(ranks)), size = static_cast<std::size_t>(size_of(ranks));
   return {items * rank / size, items * (rank + 1) / size};

@@ -40,6 +40,9 @@ std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> n
 /// Collective: what each rank has, on all of them and in their order.
 std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> mine, const std::stop_token& stop = {});
 
+/// Collective: whether it is so on any rank.
+bool any_of(Ranks* ranks, bool mine, const std::stop_token& stop = {});
+
 /// Of so many items, the first and the one behind the last of those that this rank takes where neighbours stay
 /// together.
 std::pair<std::size_t, std::size_t> share_of(const Ranks* ranks, std::size_t items) noexcept;

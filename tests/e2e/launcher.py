@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import support
-from support import DETENT
+from support import DETENT, Path
 
 # What Open MPI 4 and 5 want in a container of few cores; other MPIs ignore it.
 SETTINGS = {
@@ -18,22 +18,22 @@ SETTINGS = {
 }
 
 
-def command(ranks: int, *arguments: object) -> list[str]:
-    """How `detent ARGUMENTS` is started in so many processes; skips the test where there is no MPI."""
+def mpirun(
+    ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs `detent ARGUMENTS` in so many processes; variables go to the environment. Skips the test where there is no
+    MPI."""
     launcher = os.environ.get("MPIEXEC") or shutil.which("mpirun")
     if not launcher or not (DETENT.parent / "libdetent_mpi.so").exists():
         pytest.skip("detent was built without MPI")
-    return list(map(str, [launcher, "-n", ranks, DETENT, *arguments]))
-
-
-def environment(**variables: str) -> dict[str, str]:
-    return {**os.environ, **SETTINGS, **variables}
-
-
-def mpirun(ranks: int, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs it; variables go to the environment."""
     result = subprocess.run(
-        command(ranks, *arguments), env=environment(**variables), capture_output=True, text=True, timeout=200, check=False
+        list(map(str, [launcher, "-n", ranks, program, *arguments])),
+        env={**os.environ, **SETTINGS, **variables},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     result.stderr = support.without_progress(result.stderr)
     return result

@@ -1,11 +1,11 @@
 """Quantize under mpirun: the same bytes for any number of processes, and nothing left where one of them fails."""
 
 import json
+import os
+import re
 import shutil
-import subprocess
 
 import graphs
-import launcher
 import numpy as np
 import onnx
 import pytest
@@ -146,6 +146,7 @@ NETWORKS = {
         [*BALANCED, "--optimize-for", "size"],
         [*BALANCED, "--optimize-for", "size", "--accuracy-target", "25", "--accuracy-metric", "sqnr"],
         [*support.PLAIN, "--finetune", "gptq"],
+        [*support.PLAIN, "--finetune", "adaquant", "--set", "num-iterations=40"],
         [*support.PLAIN, "--finetune", "adaround", "--set", "num-iterations=40"],
         [*support.PLAIN, "--activations", "dynamic"],
         ["--float", 16, *support.PLAIN],
@@ -185,6 +186,22 @@ def test_statistics_are_resumed_by_as_many_ranks(tmp_path: Path) -> None:
     assert not list(work.iterdir())
 
 
+@pytest.mark.parametrize("point", ["finetune.sample=kill@4", "finetune.solved=kill@2", "checkpoint.saved=kill@2"])
+def test_tuning_is_resumed_by_as_many_ranks(tmp_path: Path, point: str) -> None:
+    onnx.save(graphs.transformer(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.transformer_samples(9))
+    options = ["--calibration-data", data, *support.PLAIN, "--finetune", "gptq", "--set", "checkpoint-seconds=0"]
+    expected, _ = quantized(1, tmp_path / "m.onnx", tmp_path, *options, expects=["m.onnx", "data"])
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--no-bench", "--work-dir", work, *options, "--resume"]
+    assert mpirun(2, *command, DETENT_FAILPOINT=point).returncode != 0
+    result = mpirun(2, *command)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sha256(tmp_path / "q.onnx") == expected
+    assert not list(work.iterdir())
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("first", [2, 3])
 def test_resumed_by_another_number_of_ranks(model: Path, data: Path, tmp_path: Path, first: int, ranks: int) -> None:
@@ -202,30 +219,68 @@ def test_resumed_by_another_number_of_ranks(model: Path, data: Path, tmp_path: P
     assert not list(work.iterdir())
 
 
+def by_rank(script: Path, rank: int, first: str) -> Path:
+    """A program that is detent, but on this rank first does something else."""
+    script.write_text(f"""#!/bin/sh
+[ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = {rank} ] && {first}
+exec {support.DETENT} "$@"
+""")
+    script.chmod(0o755)
+    return script
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_other_models_are_refused(model: Path, tmp_path: Path, failing: int) -> None:
     """Each rank reads its own copy, and one of them is another."""
-    other = layers(tmp_path / "other.onnx")
-    script = tmp_path / "run.sh"
-    script.write_text(f"""#!/bin/sh
-rank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}
-[ "$rank" = {failing} ] && exec {support.DETENT} quantize {other} "$@"
-exec {support.DETENT} quantize {model} "$@"
-""")
-    script.chmod(0o755)
-    command = launcher.command(3)
-    command[-1] = str(script)
-    result = subprocess.run(
-        [*command, "-o", str(tmp_path / "q.onnx"), "--weights-only"],
-        env=launcher.environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    folders = [tmp_path / "usual", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    shutil.copy(model, folders[0] / "m.onnx")
+    layers(folders[1] / "m.onnx")
+    program = by_rank(tmp_path / "run.sh", failing, f"cd {folders[1]}")
+    command = ["quantize", "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only"]
+    result = mpirun(3, *command, program=program, cwd=folders[0])
     assert result.returncode != 0
-    assert "is another one than that of rank 0" in result.stderr
+    assert re.search(r"rank [0-2] on \S+: the model is another one than that of rank 0; give all", result.stderr)
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("point", ["weights.sample=kill@3", "weights.solved=kill@1", "blocks.shared=kill@1"])
+def test_a_rank_that_dies_ends_all(model: Path, data: Path, tmp_path: Path, point: str, failing: int) -> None:
+    samples = [] if "shared" in point else ["--calibration-data", data]
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--weights-only", *samples, "--no-bench", "--work-dir", work]
+    program = by_rank(tmp_path / "run.sh", failing, f"export DETENT_FAILPOINT={point}")
+    result = mpirun(3, *command, program=program)
+    assert result.returncode != 0
+    assert re.search(rf"rank {failing} .*on node \S+ exited on signal 9", result.stderr) or "MPIEXEC" in os.environ
+    assert not (tmp_path / "q.onnx").exists()
+    # What helpers left is gone after the next run.
+    result = mpirun(2, *command, "--quiet")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert [p for p in work.iterdir() if "helps" in (p / "run.json").read_text()] == []
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failing: int) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(data, broken)
+    (sorted(broken.iterdir())[0]).write_bytes(b"no sample")
+    usual = tmp_path / "usual"
+    usual.mkdir()
+    for folder, samples in ((usual, data), (tmp_path, broken)):
+        (folder / "data").symlink_to(samples)
+    program = by_rank(tmp_path / "run.sh", failing, f"cd {tmp_path}")
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--weights-only", "--calibration-data", "data"]
+    result = mpirun(3, *command, "--work-dir", work, program=program, cwd=usual)
+    assert result.returncode != 0
+    assert re.search(rf"detent: error: rank {failing} on \S+: .*{sorted(broken.iterdir())[0].name}", result.stderr)
+    assert not (tmp_path / "q.onnx").exists()
+    assert not list(work.iterdir())
 
 
 def test_what_is_not_shared_out_is_refused(model: Path, data: Path, tmp_path: Path) -> None:

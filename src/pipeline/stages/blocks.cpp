@@ -31,6 +31,7 @@
 #include "run/samples.h"
 #include "run/shared_run.h"
 #include "run/sweep_setup.h"
+#include "shim/shared_work.h"
 #include "solve/sweep/block_weights.h"
 #include "solve/sweep/weight_solving.h"
 #include "store/spool.h"
@@ -304,7 +305,9 @@ void BlockWork::share_out() {
   source_.reset();
   given_.reset();
   draft_.find_common_scales();
-  draft_.share_out(options_.weights_only.method, options_.resources, thread_count(options_.threads), options_.stop);
+  if (shim::size_of(options_.resources.ranks) == 1) return;
+  draft_.share_out(options_.weights_only.method, *options_.resources.ranks, run_.work->scratch(),
+                   thread_count(options_.threads), options_.stop);
 }
 
 void BlockWork::emit() {

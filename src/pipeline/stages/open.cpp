@@ -65,9 +65,11 @@ void open_model(Run& run) {
   if (options.prepared_output) run::check_output(*options.prepared_output, run.model);
   run.result.model_bytes_before = run::size_on_disk(run.model);
   if (options.statistics) run.fingerprint = run::fingerprint_of(run.model);
-  // Weights in blocks are found from their own values where there are no samples: nothing has to be kept.
+  // Weights in blocks are found from their own values where there are no samples: nothing has to be kept, unless
+  // several processes exchange it.
   if (run.recipe.result == config::kBlocks) {
-    if (run.recipe.has_samples || run.recipe.lowers_rest) make_directory(run);
+    if (run.recipe.has_samples || run.recipe.lowers_rest || shim::size_of(options.resources.ranks) > 1)
+      make_directory(run);
     return;
   }
   make_directory(run);

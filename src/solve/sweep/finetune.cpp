@@ -13,6 +13,7 @@
 #include "base/paths.h"
 #include "data/sample_inputs.h"
 #include "exec/sweep.h"
+#include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/layers/layer_solver.h"
 #include "solve/sweep/body_records.h"
@@ -50,7 +51,7 @@ class Tuning {
         tuner_(float_model, options.static_types != nullptr ? *options.static_types : float_types, quantized, layers_,
                std::max<std::uint64_t>(source.file_count(), 1), *solver_, kernels_, options, [this] { report(); }),
         quantized_types_(exec::probe_values(runtime, quantized)),
-        solved_(options.directory),
+        solved_(options.directory, options.ranks, options.stop),
         float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, float_options()),
         quantized_branch_(runtime, quantized, quantized_types_, quantized_ends(layers_, stages_), &options.spool,
                           quantized_options()) {}
@@ -105,19 +106,28 @@ class Tuning {
   void run_stage(const Stage& stage) {
     const auto number = static_cast<std::size_t>(&stage - stages_.data());
     if (stage.in_body && counted_ != stage.segment) count_runs(stage.segment);
-    auto stored = solved_.load(number);
+    const auto owners = owners_in(stage);
+    auto stored = solved_.load(number, owners);
+    std::vector<std::size_t> mine;  // of the stage's layers
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      if (owners[i] == shim::rank_of(options_.ranks)) mine.push_back(i);
+    }
     std::vector<LayerProblem> problems;
     for (const auto i : stage.layers) problems.emplace_back().layer = &layers_[i];
     name_activity(problems.size() == 1 ? problems[0].layer->name
                                        : fmt::format("{} and {} more", problems[0].layer->name, problems.size() - 1));
     if (!stage.in_body) {
-      sweep(stage, problems, !stored);
+      sweep(stage, problems, stored ? std::vector<std::size_t>() : mine);
       float_branch_.finish(stage.segment);
       quantized_branch_.finish(stage.segment);
-    } else if (!stored) {
+    } else if (!stored && !mine.empty()) {
       look(stage, problems);
     }
-    if (!stored) stored = solve(number, problems);
+    if (!stored) {
+      solve(number, problems, mine);
+      stored = solved_.load(number, owners);
+      for (const auto i : mine) paths::remove(tuner_.state_file(problems[i]));
+    }
     for (std::size_t i = 0; i < problems.size(); ++i) finish(*problems[i].layer, stored->at(i));
     done_ += problems.size();
     report();
@@ -153,8 +163,8 @@ class Tuning {
     }
   }
 
-  /// All samples through the stage's segment of both models; the problems take them if `keep`.
-  void sweep(const Stage& stage, std::vector<LayerProblem>& problems, bool keep) {
+  /// All samples through the stage's segment of both models; these problems take them.
+  void sweep(const Stage& stage, std::vector<LayerProblem>& problems, const std::vector<std::size_t>& takers) {
     std::vector<std::string> targets, inputs;
     for (const auto& problem : problems) {
       targets.push_back(problem.layer->target);
@@ -172,7 +182,7 @@ class Tuning {
       auto quantized_values = quantized_stage.run(s, graph_inputs, where, &null);
       float_branch_.release(stage.segment, s, true);
       quantized_branch_.release(stage.segment, s, true);
-      for (std::size_t i = 0; keep && i < problems.size(); ++i) {
+      for (const auto i : takers) {
         store::Record record;
         record.push_back(quantized_values[i]);
         if (!float_values.empty()) record.push_back(float_values[i]);
@@ -215,18 +225,23 @@ class Tuning {
     counted_ = segment;
   }
 
-  std::vector<StoredLayer> solve(std::size_t stage, std::vector<LayerProblem>& problems) {
-    for (auto& problem : problems) tuner_.finish_samples(problem);
+  void solve(std::size_t stage, std::vector<LayerProblem>& problems, const std::vector<std::size_t>& mine) {
+    for (const auto i : mine) tuner_.finish_samples(problems[i]);
     std::vector<SolvedLayer> solved;
-    for (auto& problem : problems) {
-      name_activity(problem.layer->name);
-      solved.push_back(tuner_.solve(problem));
+    for (const auto i : mine) {
+      name_activity(problems[i].layer->name);
+      solved.push_back(tuner_.solve(problems[i]));
     }
     solved_.save(stage, solved);
     failpoint("finetune.solved");
-    auto stored = solved_.load(stage);
-    for (const auto& problem : problems) paths::remove(tuner_.state_file(problem));
-    return std::move(*stored);
+  }
+
+  /// The rank that solves each layer of the stage. Those in bodies look at the same samples, and stay together.
+  std::vector<int> owners_in(const Stage& stage) const {
+    if (stage.in_body) return std::vector<int>(stage.layers.size());
+    std::vector<double> costs;
+    for (const auto i : stage.layers) costs.push_back(static_cast<double>(gram_bytes(float_, layers_[i])));
+    return shim::owners_of(costs, shim::size_of(options_.ranks));
   }
 
   void apply(const TunedLayer& layer, const StoredLayer& solved) {

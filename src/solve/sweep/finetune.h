@@ -19,6 +19,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "profile/device_activity.h"
+#include "shim/ranks.h"
 #include "solve/sweep/memory.h"
 #include "solve/sweep/tuned_layer.h"
 #include "store/spool.h"
@@ -43,6 +44,8 @@ struct FinetuneOptions {
   /// Types of the float model with the shapes of one sample, which tell which layers need the float model's outputs;
   /// null: where the model leaves shapes open, all do.
   const graph::ValueTypes* static_types = nullptr;
+  /// That share the layers of each stage; null: this process solves them all.
+  shim::Ranks* ranks = nullptr;
 };
 
 /// Replaces the integers of `quantized`'s weights (and biases, if asked for) by better ones. A layer keeps nearest

@@ -10,6 +10,7 @@
 #include "base/fingerprint.h"
 #include "base/json.h"
 #include "base/paths.h"
+#include "shim/shared_work.h"
 
 namespace detent::solve {
 namespace fs = std::filesystem;
@@ -53,9 +54,39 @@ Fingerprint checksum(std::span<const std::byte> bytes) {
   return hasher.result();
 }
 
+std::vector<std::byte> read_all(const fs::path& path) {
+  const auto file = MappedFile::open(path, "solved layer");
+  return {file->bytes().begin(), file->bytes().end()};
+}
+
+void write_all(const fs::path& path, std::span<const std::byte> bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+std::vector<StoredLayer> load_file(const fs::path& path);
+
 }  // namespace
 
-fs::path SolvedLayers::file_of(std::size_t stage) const { return directory_ / fmt::format("solved-{}", stage); }
+fs::path SolvedLayers::file_of(std::size_t stage, int rank) const {
+  return directory_ / (rank == 0 ? fmt::format("solved-{}", stage) : fmt::format("solved-{}-{}", stage, rank));
+}
+
+bool SolvedLayers::has_all(std::size_t stage) const {
+  for (int rank = 0; rank < shim::size_of(ranks_); ++rank) {
+    if (!paths::exists(file_of(stage, rank))) return false;
+  }
+  return true;
+}
+
+void SolvedLayers::take_from_first(std::size_t stage) const {
+  for (int rank = 0; rank < shim::size_of(ranks_); ++rank) {
+    auto bytes = shim::rank_of(ranks_) == 0 ? read_all(file_of(stage, rank)) : std::vector<std::byte>();
+    ranks_->broadcast(bytes, stop_);
+    if (shim::rank_of(ranks_) != 0) write_all(file_of(stage, rank), bytes);
+  }
+}
 
 void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layers) const {
   std::vector<std::byte> data;
@@ -70,16 +101,37 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
   std::string text = json_text(Json{{"layers", json}, {"sum", checksum(data).text()}});
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
-  AtomicFile file(file_of(stage));
+  AtomicFile file(file_of(stage, shim::rank_of(ranks_)));
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(std::as_bytes(std::span(text)));
   file.write(data);
   file.commit();
+  if (shim::size_of(ranks_) == 1) return;
+  const auto all = shim::of_all(ranks_, read_all(file.target()), stop_);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (static_cast<int>(rank) != ranks_->rank()) write_all(file_of(stage, static_cast<int>(rank)), all[rank]);
+  }
 }
 
-std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) const {
-  const fs::path path = file_of(stage);
-  if (!paths::exists(path)) return std::nullopt;
+std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage, std::span<const int> owners) const {
+  const bool known = has_all(stage);
+  if (shim::size_of(ranks_) == 1) return known ? std::optional(load_file(file_of(stage, 0))) : std::nullopt;
+  if (!shim::of_first(ranks_, known, stop_)) return std::nullopt;
+  if (shim::any_of(ranks_, !known, stop_)) take_from_first(stage);
+  std::vector<std::vector<StoredLayer>> of_ranks;
+  for (int rank = 0; rank < shim::size_of(ranks_); ++rank) of_ranks.push_back(load_file(file_of(stage, rank)));
+  std::vector<StoredLayer> layers;
+  std::vector<std::size_t> taken(of_ranks.size());
+  for (const int owner : owners) {
+    const auto rank = static_cast<std::size_t>(owner);
+    layers.push_back(of_ranks[rank].at(taken[rank]++));
+  }
+  return layers;
+}
+
+namespace {
+
+std::vector<StoredLayer> load_file(const fs::path& path) {
   const auto file = MappedFile::open(path, "solved layer");
   const auto damaged = [&] { return bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume"); };
   auto bytes = file->bytes();
@@ -126,4 +178,5 @@ std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage) co
   return layers;
 }
 
+}  // namespace
 }  // namespace detent::solve

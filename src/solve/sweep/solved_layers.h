@@ -4,10 +4,13 @@
 #include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <span>
+#include <stop_token>
 #include <vector>
 
 #include "detent/quantize.h"
 #include "onnx/tensor.h"
+#include "shim/ranks.h"
 #include "solve/sweep/tuned_layer.h"
 
 namespace detent::solve {
@@ -30,16 +33,24 @@ struct StoredLayer {
 
 class SolvedLayers {
  public:
-  explicit SolvedLayers(std::filesystem::path directory) : directory_(std::move(directory)) {}
+  /// `ranks`: that share the layers of a stage; null: this process has them all.
+  explicit SolvedLayers(std::filesystem::path directory, shim::Ranks* ranks = nullptr, std::stop_token stop = {})
+      : directory_(std::move(directory)), ranks_(ranks), stop_(std::move(stop)) {}
 
-  /// What this or an earlier process found for this stage. Throws bad_input when it is damaged.
-  std::optional<std::vector<StoredLayer>> load(std::size_t stage) const;
+  /// Collective: what this or an earlier process of rank 0 found for this stage. `owners`: of each of its layers, the
+  /// rank that solves it; of no concern to a process that is alone. Throws bad_input when it is damaged.
+  std::optional<std::vector<StoredLayer>> load(std::size_t stage, std::span<const int> owners = {}) const;
+  /// Collective: each rank has the layers of a stage that it owns.
   void save(std::size_t stage, const std::vector<SolvedLayer>& layers) const;
 
  private:
-  std::filesystem::path file_of(std::size_t stage) const;
+  std::filesystem::path file_of(std::size_t stage, int rank) const;
+  bool has_all(std::size_t stage) const;
+  void take_from_first(std::size_t stage) const;
 
   std::filesystem::path directory_;
+  shim::Ranks* ranks_;
+  std::stop_token stop_;
 };
 
 }  // namespace detent::solve
