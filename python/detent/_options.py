@@ -380,6 +380,9 @@ class Config(Options):
             --preset or --weights-only says so. 32: models of 16-bit floats become float32, and are then quantized (default:
             keep)
         keep_io_types: graph inputs and outputs keep their types under --float; they get the type of --float if False
+        node_formats: several formats in one model: each node has the one that the last entry for it says (fp32, int8,
+            a16w8, int8-dynamic, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name
+            (default: one format)
         op_types: quantize only these operator types (default: as the preset says)
         exclude_op_types: leave these operator types in float
         nodes: quantize only these nodes; '^…' is a regular expression over the whole name (default: all)
@@ -442,6 +445,7 @@ class Config(Options):
     ) = None
     float_type: Literal["keep", 32, 16, "bf16"] | None = None
     keep_io_types: bool | None = None
+    node_formats: Sequence[str] | None = None
     op_types: Sequence[str] | None = None
     exclude_op_types: Sequence[str] | None = None
     nodes: Sequence[str] | None = None

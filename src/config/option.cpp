@@ -16,6 +16,7 @@ struct AnyOptions {
   BenchOptions bench;
   CheckOptions check;
   VerifyOptions verify;
+  SearchOptions search;
   CommandLine line;
 };
 
@@ -47,8 +48,9 @@ std::vector<Option> only_for(unsigned results, std::span<const Option> rows) {
 
 std::span<const std::pair<Command, std::string_view>> commands() {
   static constexpr std::pair<Command, std::string_view> kCommands[] = {
-      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},   {kCompare, "compare"},
-      {kInspect, "inspect"},   {kBench, "bench"},         {kCheck, "check"}, {kVerify, "verify"}};
+      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},
+      {kCompare, "compare"},   {kInspect, "inspect"},     {kBench, "bench"},
+      {kCheck, "check"},       {kVerify, "verify"},       {kSearch, "search"}};
   return kCommands;
 }
 

@@ -11,6 +11,7 @@
 #include "config/enum_names.h"
 #include "config/family.h"
 #include "config/formats.h"
+#include "config/node_formats.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/value.h"
@@ -68,6 +69,7 @@ void check_range(const TensorOverride& entry) {
 void check_values(const QuantizeOptions& options) {
   (void)preset(options.config);
   check_format(options);
+  for (const auto& entry : options.node_formats) (void)parse_node_format(entry);
   for (const auto& entry : options.overrides) {
     if (entry.range) check_range(entry);
   }

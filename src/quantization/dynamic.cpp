@@ -184,6 +184,10 @@ DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& conf
   return placement;
 }
 
+std::vector<std::size_t> dynamic_nodes(const onnx::Model& model, const QuantConfig& config) {
+  return Placer(model, config).find();
+}
+
 std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config) {
   const auto& types = config.op_types;
   if (std::find(types.begin(), types.end(), "LSTM") == types.end()) return {};
