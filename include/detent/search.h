@@ -20,7 +20,7 @@ namespace detent {
 struct SearchOptions {
   /// A float model in one file.
   std::filesystem::path model;
-  /// A folder that is made; it may be there if it is empty or holds an earlier search.
+  /// A folder that is made; it may be there if it is empty.
   std::filesystem::path output;
   std::optional<std::filesystem::path> calibration_data;
   /// Samples in memory instead of calibration_data; must outlive the run.

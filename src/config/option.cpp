@@ -26,7 +26,7 @@ const std::vector<Option>& options() {
   static const std::vector<Option> all = [] {
     std::vector<Option> list;
     for (auto* rows : {&input_options, &format_options, &weights_only_options, &accuracy_options, &speed_options,
-                       &finetune_options, &running_options, &output_options}) {
+                       &finetune_options, &running_options, &output_options, &search_options}) {
       for (auto& option : rows()) list.push_back(std::move(option));
     }
     return list;
@@ -83,7 +83,7 @@ Member any_member(const Option& option) {
   static AnyOptions any;
   for (const auto& member : {option.member(any.quantize), option.member(any.calibrate), option.member(any.compare),
                              option.member(any.inspect), option.member(any.bench), option.member(any.check),
-                             option.member(any.verify), option.member(any.line)}) {
+                             option.member(any.verify), option.member(any.search), option.member(any.line)}) {
     if (member) return *member;
   }
   throw internal_error("an option without a member");

@@ -213,5 +213,6 @@ std::vector<Option> speed_options();
 std::vector<Option> finetune_options();
 std::vector<Option> running_options();
 std::vector<Option> output_options();
+std::vector<Option> search_options();
 
 }  // namespace detent::config

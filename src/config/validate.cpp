@@ -121,6 +121,17 @@ void validate(const CompareOptions& options) { check_bounds(options, kCompare); 
 
 void validate(const VerifyOptions& options) { check_bounds(options, kVerify); }
 
+void validate(const SearchOptions& options) {
+  check_bounds(options, kSearch);
+  if (!options.calibration_data && options.samples == nullptr)
+    throw usage_error("search needs samples, on which models are measured", "give --calibration-data");
+  for (const auto& name : options.formats) (void)node_format(name, "--formats");
+  const auto& accuracy = options.accuracy;
+  const bool has_score = !accuracy.command.empty() || accuracy.score;
+  if ((accuracy.metric == AccuracyMetric::command) != has_score)
+    throw usage_error("--accuracy-metric command and --accuracy-command go together");
+}
+
 void validate(const BenchOptions& options) {
   check_bounds(options, kBench);
   if (options.models.empty()) throw usage_error("there is no model to time", "name one or more");

@@ -23,7 +23,7 @@ ROOMS = [
     "run",
     "remedies",
     "checking",
-    "search",
+    "searching",
     "pipeline",
     "cli",
     "cuda",  # a plugin as well: last, so that nothing uses it

@@ -1,6 +1,6 @@
-#include "search/problem.h"
+#include "searching/problem.h"
 
-namespace detent::search {
+namespace detent::searching {
 
 Costs costs_of(const Problem& problem, const Choice& choice) {
   Costs sum;
@@ -9,4 +9,4 @@ Costs costs_of(const Problem& problem, const Choice& choice) {
   return sum;
 }
 
-}  // namespace detent::search
+}  // namespace detent::searching

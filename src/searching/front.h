@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "search/problem.h"
+#include "searching/problem.h"
 
-namespace detent::search {
+namespace detent::searching {
 
 struct FrontPoint {
   Choice choice;
@@ -26,4 +26,4 @@ std::vector<FrontPoint> front(const Problem& problem, const Costs& whole);
 std::vector<std::size_t> spread(std::span<const Costs> points, std::span<const Costs> taken, const Costs& whole,
                                 std::size_t most);
 
-}  // namespace detent::search
+}  // namespace detent::searching

@@ -1,4 +1,4 @@
-#include "search/elimination.h"
+#include "searching/elimination.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace detent::search {
+namespace detent::searching {
 namespace {
 
 // A function of the forms of some layers, in the order of `layers`, the last one's form counting fastest.
@@ -136,4 +136,4 @@ std::optional<Choice> eliminate(const Problem& problem, const Prices& prices, st
   return Elimination(problem, prices, most_terms).run();
 }
 
-}  // namespace detent::search
+}  // namespace detent::searching

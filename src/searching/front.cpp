@@ -1,4 +1,4 @@
-#include "search/front.h"
+#include "searching/front.h"
 
 #include <algorithm>
 #include <array>
@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
-#include "search/choice.h"
+#include "searching/choice.h"
 
-namespace detent::search {
+namespace detent::searching {
 namespace {
 
 constexpr int kSteps = 48;                              // of the price of error, from the lowest to the highest
@@ -87,4 +87,4 @@ std::vector<std::size_t> spread(std::span<const Costs> points, std::span<const C
   return chosen;
 }
 
-}  // namespace detent::search
+}  // namespace detent::searching

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace detent::search {
+namespace detent::searching {
 
 /// What a form of a layer adds to the whole, in units of the caller's.
 struct Costs {
@@ -45,4 +45,4 @@ inline double price_of(const Costs& costs, const Prices& prices) {
   return prices.error * costs.error + prices.seconds * costs.seconds + prices.bytes * costs.bytes;
 }
 
-}  // namespace detent::search
+}  // namespace detent::searching

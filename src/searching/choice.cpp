@@ -1,4 +1,4 @@
-#include "search/choice.h"
+#include "searching/choice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,10 @@
 #include <limits>
 #include <utility>
 
-#include "search/elimination.h"
+#include "searching/elimination.h"
 #include "speed/min_cut.h"
 
-namespace detent::search {
+namespace detent::searching {
 namespace {
 
 using speed::MinCut;
@@ -133,4 +133,4 @@ Choice choose(const Problem& problem, const Prices& prices, std::size_t most_ter
   return expand(problem, prices);
 }
 
-}  // namespace detent::search
+}  // namespace detent::searching

@@ -3,9 +3,9 @@
 
 #include <cstddef>
 
-#include "search/problem.h"
+#include "searching/problem.h"
 
-namespace detent::search {
+namespace detent::searching {
 
 /// Sums over the forms of layers that are eliminated together may have so many terms.
 inline constexpr std::size_t kMostTerms = std::size_t{1} << 20;
@@ -18,4 +18,4 @@ Choice choose(const Problem& problem, const Prices& prices, std::size_t most_ter
 /// conversions cost no less than staying in either; else no single move makes it better.
 Choice expand(const Problem& problem, const Prices& prices);
 
-}  // namespace detent::search
+}  // namespace detent::searching

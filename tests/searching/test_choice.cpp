@@ -1,14 +1,14 @@
-#include "search/choice.h"
+#include "searching/choice.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <random>
 
-#include "search/elimination.h"
-#include "search/front.h"
+#include "searching/elimination.h"
+#include "searching/front.h"
 
-namespace detent::search {
+namespace detent::searching {
 namespace {
 
 double some(std::mt19937& random, double most) { return most * static_cast<double>(random()) / 4294967296.0; }
@@ -144,4 +144,4 @@ TEST(Front, spreads_from_what_is_there) {
 }
 
 }  // namespace
-}  // namespace detent::search
+}  // namespace detent::searching
