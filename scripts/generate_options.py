@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "tell what a model consists of",
     "bench": "time models side by side",
     "check": "tell what a target makes of each node",
+    "search": "find the smallest, fastest and most accurate of all formats and their mixtures",
     "verify": "show what the runtime makes of a quantized model, beside exact integers",
 }
 Option = dict[str, Any]

@@ -84,6 +84,11 @@ struct QuantConfig {
   /// without a name goes by its first output. Empty `nodes`: all.
   std::vector<std::string> nodes;
   std::vector<std::string> exclude_nodes;
+  /// Set by runs that give nodes formats of their own (QuantizeOptions::node_formats): others of the model are
+  /// quantized already, and what is selected has the format that was given to it, whatever is measured.
+  bool formats_given = false;
+  /// Beside formats_given, the nodes whose activations get 16 bits whatever activation_type says.
+  std::vector<std::string> wide_nodes;
 
   /// Operator types whose outputs take the statistics of their first input instead of being observed (selective
   /// calibration), beside those that only move values: Reshape, Transpose, Squeeze, Unsqueeze, Flatten, DepthToSpace,

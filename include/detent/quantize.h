@@ -38,6 +38,10 @@ struct QuantizeOptions {
   /// q4f16. Each is what it is with options of its own (docs/language-models.md); the output is then a new folder, also
   /// of a file, and samples go through the model once.
   std::vector<std::string> family;
+  /// The format of single nodes: "NODE=FORMAT", by name or '^' pattern, with fp32, int8, a16w8, int8-dynamic, q8, q4 or
+  /// q2; of several entries for a node the last counts, and nodes without one stay in float. Not empty: one model in
+  /// all these formats (docs/search.md).
+  std::vector<std::string> node_formats;
   /// Samples, or statistics made from them earlier, or both; the statistics are then checked against the samples.
   std::optional<std::filesystem::path> calibration_data;
   /// Samples in memory instead of calibration_data; must outlive the run.

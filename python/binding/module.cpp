@@ -197,6 +197,12 @@ NB_MODULE(_core, m) {
         return dp::run<detent::BenchOptions>(options, samples, progress, [](auto& o) { return detent::bench(o); });
       },
       nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  m.def(
+      "search",
+      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
+        return dp::run<detent::SearchOptions>(options, samples, progress, [](auto& o) { return detent::search(o); });
+      },
+      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
   m.def("verify", &dp::run_verify, nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(),
         nb::arg("consumer").none());
   m.def("inspect", &dp::run_inspect, nb::arg("options"));
@@ -215,7 +221,8 @@ NB_MODULE(_core, m) {
                                         {"inspect", detent::config::kInspect},
                                         {"check", detent::config::kCheck},
                                         {"verify", detent::config::kVerify},
-                                        {"bench", detent::config::kBench}})
+                                        {"bench", detent::config::kBench},
+                                        {"search", detent::config::kSearch}})
       names[name] = dp::option_names(command);
     return names;
   });

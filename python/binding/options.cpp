@@ -174,6 +174,10 @@ template <>
 BenchOptions read_options(const nb::dict& given) {
   return read_for<BenchOptions>(given, config::kBench);
 }
+template <>
+SearchOptions read_options(const nb::dict& given) {
+  return read_for<SearchOptions>(given, config::kSearch);
+}
 
 std::vector<std::string> option_names(config::Command command) {
   std::vector<std::string> names;

@@ -31,6 +31,8 @@ template <>
 VerifyOptions read_options(const nb::dict& given);
 template <>
 BenchOptions read_options(const nb::dict& given);
+template <>
+SearchOptions read_options(const nb::dict& given);
 
 /// The names at the top of the dict that a command takes.
 std::vector<std::string> option_names(config::Command command);

@@ -8,6 +8,7 @@
 #include "detent/inspect.h"
 #include "detent/plan.h"
 #include "detent/quantize.h"
+#include "detent/search.h"
 #include "detent/verify.h"
 #include "fields.h"
 
@@ -162,6 +163,32 @@ struct Fields<BenchResult> {
   static constexpr Field<S> all[] = {shown<&S::models>("models"),   shown<&S::threads>("threads"),
                                      shown<&S::samples>("samples"), shown<&S::synthetic>("synthetic"),
                                      shown<&S::runtime>("runtime"), shown<&S::notes>("notes")};
+};
+template <>
+struct Fields<SearchPoint> {
+  using S = SearchPoint;
+  static constexpr Field<S> all[] = {shown<&S::name>("name"),
+                                     shown<&S::single>("single"),
+                                     shown<&S::node_formats>("node_formats"),
+                                     shown<&S::command>("command"),
+                                     shown<&S::sqnr_db>("sqnr_db"),
+                                     shown<&S::error>("error"),
+                                     shown<&S::expected_error>("expected_error"),
+                                     shown<&S::value>("value"),
+                                     shown<&S::seconds>("seconds"),
+                                     shown<&S::expected_seconds>("expected_seconds"),
+                                     shown<&S::bytes>("bytes"),
+                                     shown<&S::on_front>("on_front"),
+                                     shown<&S::chosen>("chosen"),
+                                     shown<&S::written>("written")};
+};
+template <>
+struct Fields<SearchResult> {
+  using S = SearchResult;
+  static constexpr Field<S> all[] = {shown<&S::points>("points"),           shown<&S::candidates>("candidates"),
+                                     shown<&S::samples>("samples"),         shown<&S::inferences>("inferences"),
+                                     shown<&S::out_of_time>("out_of_time"), shown<&S::notes>("notes"),
+                                     shown<&S::stages>("stages"),           shown<&S::peak_memory>("peak_memory")};
 };
 template <>
 struct Fields<FloatConversion> {

@@ -13,7 +13,7 @@ import atexit
 from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
-from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize, verify
+from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize, search, verify
 from ._bench import BenchResult
 from ._check import CheckResult
 from ._config import (
@@ -36,6 +36,7 @@ from ._config import (
 from ._inspection import Inspection
 from ._profiler import Profiler
 from ._results import CalibrateResult, Comparison, ModelBytes, Plan, QuantizeResult
+from ._search import SearchPoint, SearchResult
 from ._verify import Verification
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
 
@@ -74,6 +75,8 @@ __all__ = [
     "QuantizeResult",
     "ResourceError",
     "Resources",
+    "SearchPoint",
+    "SearchResult",
     "TensorOverride",
     "UsageError",
     "Verification",
@@ -88,6 +91,7 @@ __all__ = [
     "merge_statistics",
     "plan",
     "quantize",
+    "search",
     "verify",
 ]
 

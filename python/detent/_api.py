@@ -1,4 +1,4 @@
-"""The calls: quantize, calibrate, merge_statistics, inspect, check, plan, compare, verify, bench."""
+"""The calls: quantize, calibrate, merge_statistics, inspect, check, plan, compare, verify, bench, search."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from ._results import (
     QuantizeResult,
 )
 from ._samples import Data, stream_of
+from ._search import SearchResult
 from ._verify import Consumer, Verification
 from .errors import ResourceError, UsageError
 
@@ -355,3 +356,31 @@ def bench(
             run.give(program=program)
         run.give_shapes(input_shapes)
         return BenchResult.of(run.call(_core.bench, data, progress))
+
+
+def search(
+    model: Model,
+    output: Path,
+    data: Data,
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    max_latency: float | None = None,
+    max_size: Size | None = None,
+    formats: Sequence[str] | None = None,
+    points: int = 8,
+    runtime: Path | None = None,
+    progress: Progress = None,
+) -> SearchResult:
+    """Find the smallest, fastest and most accurate of all formats of a model and of their mixtures.
+
+    output: a new folder, for front.json, front.html and the chosen models.
+    config: accuracy (target, metric, command), resources, max_samples, batch_size and threads count; the formats are searched.
+    max_latency: seconds of one sample on this machine. max_size: bytes, as a number or as in "12MiB". Where these, and the
+    target, cannot be met, ResourceError names the nearest model, and nothing is written.
+    points: mixed models that are written and measured at the most.
+    """
+    with _run("search", config, runtime) as run:
+        run.give_model("model", model)
+        run.give(output=output, max_latency=max_latency, max_size=max_size, points=points)
+        run.give(formats=None if formats is None else list(formats))
+        return SearchResult.of(run.call(_core.search, data, progress), folder=str(output))

@@ -300,7 +300,8 @@ class Resources(Options):
         spool_bfloat16: spool tensors as bfloat16: half the bytes, and different results
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
-        time_limit: end the run after so many seconds (exit code 4); with --resume what is done is kept (default: none)
+        time_limit: end the run after so many seconds (exit code 4); with --resume what is done is kept; search gives the
+            best of what is measured by then (default: none)
         sample_time_limit: end the run where the model takes longer than so many seconds for one sample (exit code 4)
             (default: none)
     """
@@ -380,6 +381,9 @@ class Config(Options):
             --preset or --weights-only says so. 32: models of 16-bit floats become float32, and are then quantized (default:
             keep)
         keep_io_types: graph inputs and outputs keep their types under --float; they get the type of --float if False
+        node_formats: several formats in one model: each node has the one that the last entry for it says (fp32, int8,
+            a16w8, int8-dynamic, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name
+            (default: one format)
         op_types: quantize only these operator types (default: as the preset says)
         exclude_op_types: leave these operator types in float
         nodes: quantize only these nodes; '^…' is a regular expression over the whole name (default: all)
@@ -442,6 +446,7 @@ class Config(Options):
     ) = None
     float_type: Literal["keep", 32, 16, "bf16"] | None = None
     keep_io_types: bool | None = None
+    node_formats: Sequence[str] | None = None
     op_types: Sequence[str] | None = None
     exclude_op_types: Sequence[str] | None = None
     nodes: Sequence[str] | None = None

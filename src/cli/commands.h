@@ -18,6 +18,7 @@ void add_check(CLI::App& app);
 void add_compare(CLI::App& app, Signals& signals);
 void add_verify(CLI::App& app, Signals& signals);
 void add_bench(CLI::App& app, Signals& signals);
+void add_search(CLI::App& app, Signals& signals);
 /// Prints results of quantize side by side.
 void add_report(CLI::App& app);
 /// Prints completions for a shell.

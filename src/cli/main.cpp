@@ -42,6 +42,7 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   detent::cli::add_compare(app, signals);
   detent::cli::add_verify(app, signals);
   detent::cli::add_bench(app, signals);
+  detent::cli::add_search(app, signals);
   detent::cli::add_options(app);
   detent::cli::add_report(app);
   detent::cli::add_completions(app);

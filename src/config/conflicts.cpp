@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "config/derived.h"
+#include "config/node_formats.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/value.h"
@@ -140,6 +141,13 @@ bool does_not_run_on_cpu(Options o) {
 }
 bool has_whole_channels(Options o) { return o.weights_only.block_size == BlockSize::channel; }
 
+// Several formats in one model.
+bool has_static_nodes(Options o) {
+  return std::any_of(o.node_formats.begin(), o.node_formats.end(),
+                     [](const auto& entry) { return is_static(parse_node_format(entry).format); });
+}
+bool names_format(Options o) { return !o.format.empty() || o.weights_only.enabled || is_dynamic(o); }
+
 // Caches.
 bool keeps_cache(Options o) { return o.kv_cache.type == KvCacheType::keep; }
 bool changes_cache(Options o) { return !keeps_cache(o); }
@@ -199,6 +207,24 @@ const Conflict kConflicts[] = {
      "leave them out; --profile and --json tell of both"},
     {kBlocks, solves_blocks, has_no_samples, "--set weights-method={weights-method} needs samples",
      "give --calibration-data"},
+
+    // Several formats in one model.
+    {kMixed, always, names_format, "--node-formats says the format of each node, and another option that of all",
+     "leave out one of them"},
+    {kMixed, always, is_not_for_ort_cpu, "--target {target}: --node-formats is written for ONNX Runtime's CPU",
+     "leave out --target, or --node-formats"},
+    {kMixed, always, preset_does_not_measure, "--node-formats goes with --preset balanced, not {preset}",
+     "leave out --preset"},
+    {kMixed, has_static_nodes, has_no_samples, "--node-formats: int8 and a16w8 need samples",
+     "give --calibration-data, or int8-dynamic, q8, q4 or q2"},
+    {kMixed, always, has_statistics, "--statistics are of one format, and --node-formats is of several",
+     "give --calibration-data"},
+    {kMixed, always, finetunes, "--finetune does not go with --node-formats", "leave it out"},
+    {kMixed, always, has_accuracy_target,
+     "--accuracy-target chooses what falls back, and --node-formats says the format of each node",
+     "leave out one of them, or let detent search choose"},
+    {kMixed, always, becomes_16_bits, "--node-formats leaves other nodes in float32", "leave out --float"},
+    {kMixed, always, is_on_gpu, "--node-formats runs on the CPU", "leave out --device"},
 
     // Activations whose scales are found while they run.
     {kDynamic, always, weights_not_of_8_bits, "--activations dynamic has integer weights of 8 bits",

@@ -18,6 +18,7 @@ bool changes_cache_alone(const QuantizeOptions& options) {
 }
 
 Result result_of(const QuantizeOptions& options) {
+  if (!options.node_formats.empty()) return kMixed;
   if (options.weights_only.enabled) return kBlocks;
   if (changes_cache_alone(options)) return kCache;
   if (options.config.block_float != BlockFloat::none) return kBlockFloats;

@@ -126,6 +126,16 @@ const Option kRows[] = {
      .off = "no-keep-io-types",
      .off_help = "they get the type of --float",
      .detail = true},
+    {.name = "node-formats",
+     .at = DETENT_AT(node_formats),
+     .commands = kQuantize,
+     .affects = Affects::integers,
+     .results = kMixed,
+     .group = kFormat,
+     .help = "several formats in one model: each node has the one that the last entry for it says (fp32, int8, a16w8, "
+             "int8-dynamic, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name",
+     .label = "NODE=FORMAT,…",
+     .fallback = "one format"},
 
     {.name = "op-types",
      .at = DETENT_AT(config.op_types),

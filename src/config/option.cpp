@@ -16,6 +16,7 @@ struct AnyOptions {
   BenchOptions bench;
   CheckOptions check;
   VerifyOptions verify;
+  SearchOptions search;
   CommandLine line;
 };
 
@@ -25,7 +26,7 @@ const std::vector<Option>& options() {
   static const std::vector<Option> all = [] {
     std::vector<Option> list;
     for (auto* rows : {&input_options, &format_options, &weights_only_options, &accuracy_options, &speed_options,
-                       &finetune_options, &running_options, &output_options}) {
+                       &finetune_options, &running_options, &output_options, &search_options}) {
       for (auto& option : rows()) list.push_back(std::move(option));
     }
     return list;
@@ -47,8 +48,9 @@ std::vector<Option> only_for(unsigned results, std::span<const Option> rows) {
 
 std::span<const std::pair<Command, std::string_view>> commands() {
   static constexpr std::pair<Command, std::string_view> kCommands[] = {
-      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},   {kCompare, "compare"},
-      {kInspect, "inspect"},   {kBench, "bench"},         {kCheck, "check"}, {kVerify, "verify"}};
+      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},
+      {kCompare, "compare"},   {kInspect, "inspect"},     {kBench, "bench"},
+      {kCheck, "check"},       {kVerify, "verify"},       {kSearch, "search"}};
   return kCommands;
 }
 
@@ -81,7 +83,7 @@ Member any_member(const Option& option) {
   static AnyOptions any;
   for (const auto& member : {option.member(any.quantize), option.member(any.calibrate), option.member(any.compare),
                              option.member(any.inspect), option.member(any.bench), option.member(any.check),
-                             option.member(any.verify), option.member(any.line)}) {
+                             option.member(any.verify), option.member(any.search), option.member(any.line)}) {
     if (member) return *member;
   }
   throw internal_error("an option without a member");

@@ -18,6 +18,7 @@
 #include "detent/compare.h"
 #include "detent/inspect.h"
 #include "detent/quantize.h"
+#include "detent/search.h"
 #include "detent/verify.h"
 
 namespace detent::config {
@@ -53,7 +54,8 @@ enum Command : unsigned {
   kInspect = 16,
   kBench = 32,
   kCheck = 64,
-  kVerify = 128
+  kVerify = 128,
+  kSearch = 256
 };
 
 /// All commands with their names.
@@ -67,7 +69,8 @@ enum class Affects { undeclared, nothing, statistics, integers };
 
 /// What a run of quantize makes: products of integers; weights in blocks (--weights-only); 16-bit floats; 32-bit
 /// floats; products of integers whose scales are found while they run (--activations dynamic); the float model with
-/// another cache (--kv-cache alone); floats with common exponents (--block-float).
+/// another cache (--kv-cache alone); floats with common exponents (--block-float); several of them in one model
+/// (--node-formats).
 enum Result : unsigned {
   kIntegers = 1,
   kBlocks = 2,
@@ -75,14 +78,15 @@ enum Result : unsigned {
   kFloat32 = 8,
   kDynamic = 16,
   kCache = 32,
-  kBlockFloats = 64
+  kBlockFloats = 64,
+  kMixed = 128
 };
 /// Results that are made from samples; all.
-constexpr unsigned kSampled = kIntegers | kBlocks | kFloat16 | kCache;
+constexpr unsigned kSampled = kIntegers | kBlocks | kFloat16 | kCache | kMixed;
 constexpr unsigned kAnyResult = kSampled | kFloat32 | kDynamic | kBlockFloats;
 
 /// How texts become values where the type of the member does not tell.
-enum class Form { by_type, bytes, tensor_method, tensor_range };
+enum class Form { by_type, bytes, duration, tensor_method, tensor_range };
 
 /// Where an option's value is in each struct of options that has it.
 struct Access {
@@ -94,6 +98,7 @@ struct Access {
   Member (*bench)(BenchOptions&) = nullptr;
   Member (*check)(CheckOptions&) = nullptr;
   Member (*verify)(VerifyOptions&) = nullptr;
+  Member (*search)(SearchOptions&) = nullptr;
   Member (*command_line)(CommandLine&) = nullptr;
 };
 
@@ -112,6 +117,7 @@ constexpr Access access(std::string_view path, Function) {
   bind(a.bench, static_cast<BenchOptions*>(nullptr));
   bind(a.check, static_cast<CheckOptions*>(nullptr));
   bind(a.verify, static_cast<VerifyOptions*>(nullptr));
+  bind(a.search, static_cast<SearchOptions*>(nullptr));
   bind(a.command_line, static_cast<CommandLine*>(nullptr));
   return a;
 }
@@ -161,6 +167,7 @@ struct Option {
   std::optional<Member> member(BenchOptions& o) const { return call(at.bench, o); }
   std::optional<Member> member(CheckOptions& o) const { return call(at.check, o); }
   std::optional<Member> member(VerifyOptions& o) const { return call(at.verify, o); }
+  std::optional<Member> member(SearchOptions& o) const { return call(at.search, o); }
   std::optional<Member> member(CommandLine& o) const { return call(at.command_line, o); }
 
  private:
@@ -206,5 +213,6 @@ std::vector<Option> speed_options();
 std::vector<Option> finetune_options();
 std::vector<Option> running_options();
 std::vector<Option> output_options();
+std::vector<Option> search_options();
 
 }  // namespace detent::config

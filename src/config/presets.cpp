@@ -117,6 +117,9 @@ Error without_meaning(const std::string& name, const Option& option, Result resu
   if (result == kBlockFloats)
     return usage_error(name + " means nothing with --set block-float, whose scales are found while the model runs",
                        "leave it out, or leave out --set block-float");
+  if (result == kMixed)
+    return usage_error(name + " does not go with --node-formats, which says the format of each node",
+                       "leave it out, or leave out --node-formats");
   if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
   if (result == kDynamic)
     return usage_error(name + " means nothing with --activations dynamic, which finds scales while the model runs",

@@ -11,6 +11,7 @@
 #include "config/enum_names.h"
 #include "config/family.h"
 #include "config/formats.h"
+#include "config/node_formats.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "config/value.h"
@@ -68,6 +69,7 @@ void check_range(const TensorOverride& entry) {
 void check_values(const QuantizeOptions& options) {
   (void)preset(options.config);
   check_format(options);
+  for (const auto& entry : options.node_formats) (void)parse_node_format(entry);
   for (const auto& entry : options.overrides) {
     if (entry.range) check_range(entry);
   }
@@ -118,6 +120,17 @@ void validate(const CalibrateOptions& options) {
 void validate(const CompareOptions& options) { check_bounds(options, kCompare); }
 
 void validate(const VerifyOptions& options) { check_bounds(options, kVerify); }
+
+void validate(const SearchOptions& options) {
+  check_bounds(options, kSearch);
+  if (!options.calibration_data && options.samples == nullptr)
+    throw usage_error("search needs samples, on which models are measured", "give --calibration-data");
+  for (const auto& name : options.formats) (void)node_format(name, "--formats");
+  const auto& accuracy = options.accuracy;
+  const bool has_score = !accuracy.command.empty() || accuracy.score;
+  if ((accuracy.metric == AccuracyMetric::command) != has_score)
+    throw usage_error("--accuracy-metric command and --accuracy-command go together");
+}
 
 void validate(const BenchOptions& options) {
   check_bounds(options, kBench);

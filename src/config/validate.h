@@ -11,6 +11,7 @@ void validate(const QuantizeOptions& options, Command command = kQuantize);
 void validate(const CalibrateOptions& options);
 void validate(const CompareOptions& options);
 void validate(const BenchOptions& options);
+void validate(const SearchOptions& options);
 void validate(const VerifyOptions& options);
 
 }  // namespace detent::config

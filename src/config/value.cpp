@@ -36,6 +36,15 @@ std::uint64_t count(std::string_view option, std::string_view text) {
 
 double real(std::string_view option, std::string_view text) { return number<double>(option, text, "a number"); }
 
+// "8ms", "250us", "1.5s"; a number alone is in seconds.
+double seconds(std::string_view option, std::string_view text) {
+  for (const auto& [unit, factor] : {std::pair<std::string_view, double>{"ms", 1e-3}, {"us", 1e-6}, {"s", 1}}) {
+    if (text.ends_with(unit))
+      return factor * number<double>(option, text.substr(0, text.size() - unit.size()), "a time, as in 8ms");
+  }
+  return number<double>(option, text, "a time, as in 8ms");
+}
+
 bool truth(std::string_view option, std::string_view text) {
   for (const auto* yes : {"true", "yes", "on", "1"}) {
     if (text == yes) return true;
@@ -105,6 +114,7 @@ struct Setter {
   Form form;
 
   const std::string& text() const { return texts.front(); }
+  double number_of() const { return form == Form::duration ? seconds(name, text()) : real(name, text()); }
   std::uint64_t size() const { return form == Form::bytes ? parse_size(text()) : count(name, text()); }
 
   void operator()(bool* to) const { *to = truth(name, text()); }
@@ -114,7 +124,7 @@ struct Setter {
   void operator()(std::uint64_t* to) const { *to = size(); }
   void operator()(std::optional<std::uint64_t>* to) const { *to = size(); }
   void operator()(double* to) const { *to = real(name, text()); }
-  void operator()(std::optional<double>* to) const { *to = real(name, text()); }
+  void operator()(std::optional<double>* to) const { *to = number_of(); }
   void operator()(std::string* to) const { *to = text(); }
   void operator()(std::filesystem::path* to) const { *to = text(); }
   void operator()(std::optional<std::filesystem::path>* to) const { *to = text(); }

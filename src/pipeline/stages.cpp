@@ -10,6 +10,7 @@
 #include "pipeline/stages/dynamic.h"
 #include "pipeline/stages/floats.h"
 #include "pipeline/stages/integers.h"
+#include "pipeline/stages/mixed.h"
 #include "pipeline/stages/open.h"
 
 namespace detent::pipeline {
@@ -21,8 +22,9 @@ using config::kBlocks;
 using config::kCache;
 using config::kDynamic;
 using config::kIntegers;
+using config::kMixed;
 using enum profile::Step;
-constexpr unsigned kRewritten = kIntegers | kDynamic | kFloats | kBlockFloats;
+constexpr unsigned kRewritten = kIntegers | kDynamic | kFloats | kBlockFloats | kMixed;
 
 bool always(const Recipe&) { return true; }
 bool with_samples(const Recipe& r) { return r.has_samples; }
@@ -56,7 +58,7 @@ constexpr Stage kStages[] = {
     {"read the model", kAnyResult, always, open_model, pre_process},
     {"rewrite the graph", kRewritten, always, prepare, pre_process},
     {"put the graph in order", kBlocks | kCache, always, canonicalize, pre_process},
-    {"check the samples", kDynamic | kBlockFloats, with_samples, check_samples, pre_process},
+    {"check the samples", kDynamic | kBlockFloats | kMixed, with_samples, check_samples, pre_process},
 
     {"place pairs", kIntegers, always, place_integers, pre_process},
     {"leave in float what is faster so", kIntegers, by_speed, choose_by_speed, pre_process},
@@ -82,6 +84,7 @@ constexpr Stage kStages[] = {
     {"emit block floats", kBlockFloats, always, emit_block_floats, quantization_static},
     {"emit blocks", kBlocks, always, of_blocks<&BlockWork::emit>, quantization_matmul_nbits},
     {"emit the cache", kCache, always, emit_cache, post_process},
+    {"make one format after the other", kMixed, always, mix_formats},
 
     {"hand the rest on", kIntegers | kBlocks, to_16_bits, lower_rest, pre_process},
     {"select floats", kFloats | kIntegers | kBlocks, converts_floats, select_floats, pre_process},
@@ -95,7 +98,7 @@ constexpr Stage kStages[] = {
     {"choose again", kIntegers, not_lowered, choose_again},
 
     {"see whether it runs here", kBlocks | kCache, not_lowered, check_running},
-    {"time", kIntegers | kDynamic | kBlocks | kCache, timed, time_result},
+    {"time", kIntegers | kDynamic | kBlocks | kCache | kMixed, timed, time_result},
     {"compare", kAnyResult & ~kIntegers, with_samples, compare_result},
     {"compare", kIntegers, to_16_bits, compare_result},
     {"tell of the lowered integers", kIntegers, to_16_bits, tell_of_lowered},

@@ -8,10 +8,8 @@ namespace detent::profile {
 extern const std::string_view report_page_head;
 extern const std::string_view report_page_tail;
 
-namespace {
-
-/// `json` for the inside of a script element. In JSON these characters stand in strings only, where an escape means the
-/// same; without `<` there is neither an end tag nor a comment.
+// In JSON these characters stand in strings only, where an escape means the same; without `<` there is neither an end
+// tag nor a comment.
 std::string script_safe(std::string_view json) {
   std::string safe;
   safe.reserve(json.size() + json.size() / 16);
@@ -33,8 +31,6 @@ std::string script_safe(std::string_view json) {
   }
   return safe;
 }
-
-}  // namespace
 
 std::string html_report(std::string_view report_json) {
   const bool empty = report_json.find_first_not_of(" \t\r\n") == std::string_view::npos;

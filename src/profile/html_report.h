@@ -11,4 +11,7 @@ namespace detent::profile {
 /// markup stays text, and bytes that are not UTF-8 become U+FFFD. Empty text counts as an empty object.
 std::string html_report(std::string_view report_json);
 
+/// JSON for the inside of a script element.
+std::string script_safe(std::string_view json);
+
 }  // namespace detent::profile

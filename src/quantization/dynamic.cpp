@@ -185,6 +185,10 @@ DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& conf
   return placement;
 }
 
+std::vector<std::size_t> dynamic_nodes(const onnx::Model& model, const QuantConfig& config) {
+  return Placer(model, config).find();
+}
+
 bool names_recurrent(const QuantConfig& config) {
   const auto& types = config.op_types;
   return std::find(types.begin(), types.end(), "LSTM") != types.end();

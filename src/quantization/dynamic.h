@@ -30,6 +30,9 @@ std::vector<std::size_t> weight_inputs(const onnx::Node& node);
 DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
                                const TransposedConstants& transposed = {});
 
+/// The nodes that place_dynamic() gives integers; there may be none.
+std::vector<std::size_t> dynamic_nodes(const onnx::Model& model, const QuantConfig& config);
+
 /// Whether QuantConfig::op_types names LSTM.
 bool names_recurrent(const QuantConfig& config);
 

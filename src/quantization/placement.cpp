@@ -94,13 +94,30 @@ void flag(std::set<std::string> names, bool Mark::*which, std::vector<Mark>& mar
   } while (names.size() != before);
 }
 
-void mark_wide(const onnx::Model& model, const std::vector<bool>& nodes, Placement& placement) {
+// Whether products that keep their 8 bits read the value.
+bool is_read_narrow(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& wide,
+                    const Placement& placement, const std::string& value) {
+  const auto readers = index.consumers(value);
+  return std::any_of(readers.begin(), readers.end(), [&](int reader) {
+    const auto n = static_cast<std::size_t>(reader);
+    return placement.selected[n] && !wide[n] && graph::is_product(model.graph.nodes[n]);
+  });
+}
+
+// Where formats are given, a product of 8 bits keeps what it reads so, whatever makes it.
+void mark_wide(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& nodes, bool formats_given,
+               Placement& placement) {
   std::set<std::string> wide;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     if (!nodes[n] || !placement.selected[n]) continue;
     const auto& node = model.graph.nodes[n];
     wide.insert(node.inputs().begin(), node.inputs().end());
-    wide.insert(node.outputs().begin(), node.outputs().end());
+    for (const auto& value : node.outputs()) {
+      const auto fused = std::find_if(placement.fused.begin(), placement.fused.end(),
+                                      [&](const auto& activation) { return activation.input == value; });
+      const auto& read = fused == placement.fused.end() ? value : fused->output;
+      if (!formats_given || !is_read_narrow(model, index, nodes, placement, read)) wide.insert(value);
+    }
   }
   for (const auto& fused : placement.fused) {
     if (wide.contains(fused.input)) wide.insert(fused.output);
@@ -277,7 +294,7 @@ void share_transposed(const TransposedConstants& transposed, std::vector<Mark>& 
 
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
                 const FloatParts& floats, const TransposedConstants& transposed) {
-  refuse_quantized(model);
+  if (!config.formats_given) refuse_quantized(model);
   const graph::Index index(model);
   Placement placement;
   placement.selected = select_static_nodes(model, config);
@@ -296,7 +313,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   drop(std::move(in_float), placement.marks);
   align(model, index, config::target(config).aligned_types, placement);
   if (floats.bypass) mark_bypassed(index, placement);
-  mark_wide(model, floats.wide_nodes, placement);
+  mark_wide(model, index, floats.wide_nodes, config.formats_given, placement);
   if (config::target(config).centred_operands) mark_centred(model, index, config, placement);
   const auto passthrough = passthrough_types(model, config);
   for (const auto& mark : placement.marks) {

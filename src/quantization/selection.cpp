@@ -19,21 +19,24 @@ namespace {
 std::vector<bool> match_names(const onnx::Model& model, const std::vector<std::string>& entries, const char* option) {
   std::vector<bool> matched(model.graph.nodes.size(), false);
   for (const auto& entry : entries) {
-    const NamePattern pattern(entry);
-    bool any = false;
-    for (std::size_t n = 0; n < matched.size(); ++n) {
-      if (!pattern.matches(model.graph.nodes[n].id())) continue;
-      matched[n] = any = true;
-    }
-    if (!any) {
-      throw usage_error(fmt::format("{}: no node of '{}' matches '{}'", option, model.path.string(), entry),
-                        "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
-    }
+    for (const auto n : match_nodes(model, entry, option)) matched[n] = true;
   }
   return matched;
 }
 
 }  // namespace
+
+std::vector<std::size_t> match_nodes(const onnx::Model& model, const std::string& entry, const char* option) {
+  const NamePattern pattern(entry);
+  std::vector<std::size_t> nodes;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    if (pattern.matches(model.graph.nodes[n].id())) nodes.push_back(n);
+  }
+  if (nodes.empty())
+    throw usage_error(fmt::format("{}: no node of '{}' matches '{}'", option, model.path.string(), entry),
+                      "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+  return nodes;
+}
 
 void check_op_types(const onnx::Model& model, const std::vector<std::string>& types, const char* option) {
   for (const auto& type : types) {

@@ -19,6 +19,9 @@ void check_op_types(const onnx::Model& model, const std::vector<std::string>& ty
 /// pattern: a misspelt exclusion must not pass in silence.
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config);
 
+/// Nodes that a name or pattern matches, ascending. Throws usage, naming the option, where there is none.
+std::vector<std::size_t> match_nodes(const onnx::Model& model, const std::string& entry, const char* option);
+
 /// The same without LSTM, whose integer form has dynamic activations (dynamic.h).
 std::vector<bool> select_static_nodes(const onnx::Model& model, const QuantConfig& config);
 

@@ -30,8 +30,10 @@ inline bool acts(const QuantizeOptions& options) {
   return options.accuracy.target || options.accuracy.sensitivity == SensitivityMode::automatic;
 }
 
-/// What runs all operators on integers has no float that something could fall back to, unless a target asks for it.
+/// What runs all operators on integers has no float that something could fall back to, unless a target asks for it, and
+/// nodes keep the formats that were given to them.
 inline bool may_fall_back(const QuantizeOptions& options) {
+  if (options.config.formats_given) return false;
   return options.accuracy.target || options.accuracy.fallback != AccuracyFallback::float32 ||
          !config::target(options.config).all_operators;
 }

@@ -52,28 +52,6 @@ void remember(const fs::path& file, const std::vector<std::string>& nodes) {
   out.commit();
 }
 
-// A table that the user names has to be read and written; without the one in the user's cache a run does as well.
-speed::KernelTable table_for(const QuantizeOptions& options, const std::string& runtime_version,
-                             std::vector<std::string>& notes) {
-  if (options.kernel_table) return speed::KernelTable(options.kernel_table);
-  try {
-    return speed::KernelTable(speed::default_kernel_table(runtime_version));
-  } catch (const Error& e) {
-    notes.push_back(fmt::format("{}: the times of kernels are measured anew, and not kept", e.what()));
-    return speed::KernelTable(std::nullopt);
-  }
-}
-
-void save(speed::KernelTable& table, const QuantizeOptions& options, std::vector<std::string>& notes) {
-  try {
-    table.save(options.stop);
-  } catch (const Error& e) {
-    if (options.kernel_table || e.kind() == ErrorKind::interrupted) throw;
-    notes.push_back(
-        fmt::format("{}: the times of kernels are not kept, and another run may choose otherwise", e.what()));
-  }
-}
-
 // Those that are tried on integers, see Prepared::tried.
 std::vector<bool> recurrent(const speed::Subject& subject) {
   std::vector<bool> flags(subject.model.graph.nodes.size());
@@ -85,7 +63,7 @@ std::vector<bool> recurrent(const speed::Subject& subject) {
 std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
                                 const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch,
                                 std::vector<std::string>& notes) {
-  auto table = table_for(options, runtime.version(), notes);
+  auto table = open_kernel_table(options.kernel_table, runtime.version(), notes);
   const auto& nodes = subject.model.graph.nodes;
   std::vector<std::string> kernels(nodes.size());
   bool complete = true;
@@ -99,7 +77,7 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
   }
   const bool any = std::any_of(kernels.begin(), kernels.end(), [](const auto& kernel) { return !kernel.empty(); });
   if (!any) notes.emplace_back("operators were not timed: without samples, shapes are not known");
-  if (!complete) save(table, options, notes);
+  if (!complete) save_kernel_table(table, options.kernel_table, options.stop, notes);
   std::vector<std::string> in_float;
   for (const auto n : speed::faster_in_float(
            subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.optimize_for))
@@ -113,6 +91,28 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
 }
 
 }  // namespace
+
+speed::KernelTable open_kernel_table(const std::optional<fs::path>& file, const std::string& runtime_version,
+                                     std::vector<std::string>& notes) {
+  if (file) return speed::KernelTable(file);
+  try {
+    return speed::KernelTable(speed::default_kernel_table(runtime_version));
+  } catch (const Error& e) {
+    notes.push_back(fmt::format("{}: the times of kernels are measured anew, and not kept", e.what()));
+    return speed::KernelTable(std::nullopt);
+  }
+}
+
+void save_kernel_table(speed::KernelTable& table, const std::optional<fs::path>& file, const std::stop_token& stop,
+                       std::vector<std::string>& notes) {
+  try {
+    table.save(stop);
+  } catch (const Error& e) {
+    if (file || e.kind() == ErrorKind::interrupted) throw;
+    notes.push_back(
+        fmt::format("{}: the times of kernels are not kept, and another run may choose otherwise", e.what()));
+  }
+}
 
 SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placement& all,
                             const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,

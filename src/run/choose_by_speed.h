@@ -1,6 +1,9 @@
 // Leaves in float what this machine runs faster so.
 #pragma once
 
+#include <filesystem>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -10,6 +13,7 @@
 #include "quantization/placement.h"
 #include "run/prepare.h"
 #include "run/run_directory.h"
+#include "speed/kernel_table.h"
 
 namespace detent::run {
 
@@ -17,6 +21,13 @@ struct SpeedChoice {
   std::vector<std::string> in_float;  // nodes by Node::id(), in the order of the model
   std::vector<std::string> notes;
 };
+
+/// The table that the user named, which has to be read and written, or the one in the user's cache: a run does as well
+/// without that, and tells of it.
+speed::KernelTable open_kernel_table(const std::optional<std::filesystem::path>& file,
+                                     const std::string& runtime_version, std::vector<std::string>& notes);
+void save_kernel_table(speed::KernelTable& table, const std::optional<std::filesystem::path>& file,
+                       const std::stop_token& stop, std::vector<std::string>& notes);
 
 /// `all`: where everything that may be quantized is. Shapes are those of the first sample; without samples, those that
 /// the model states. Times that the kernel table lacks are measured and put there; a resumed run decides as the

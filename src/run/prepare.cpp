@@ -234,9 +234,13 @@ quantization::Placement place(const Prepared& prepared, const QuantConfig& confi
   }
   parts.bypass = true;
   parts.values.insert(prepared.infinite.begin(), prepared.infinite.end());
-  parts.may_be_all = !prepared.in_float.empty() || may_be_all || (in_float && !fallbacks.nodes.empty());
+  parts.may_be_all =
+      !prepared.in_float.empty() || may_be_all || config.formats_given || (in_float && !fallbacks.nodes.empty());
   parts.wide_nodes.resize(model.graph.nodes.size());
   for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = !in_float;
+  for (const auto& name : config.wide_nodes) {
+    for (const auto node : quantization::match_nodes(model, name, "--node-formats")) parts.wide_nodes[node] = true;
+  }
   for (std::size_t n = 0; n < model.graph.nodes.size() && !prepared.parted_wide.empty(); ++n) {
     if (prepared.parted_wide.contains(model.graph.nodes[n].id())) parts.wide_nodes[n] = true;
   }

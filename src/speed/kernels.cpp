@@ -149,16 +149,36 @@ std::string kernel_of(const Subject& subject, std::size_t position) {
                      format_of(subject.config));
 }
 
+namespace {
+
+exec::KernelTimesOptions timing(const std::filesystem::path& directory, std::stop_token stop) {
+  return {.threads = 1,
+          .runs = kRuns,
+          .seconds = kSecondsEach,
+          .fastest = true,
+          .directory = directory,
+          .stop = std::move(stop)};
+}
+
+}  // namespace
+
+double time_form(const Subject& subject, std::size_t position,
+                 const std::function<onnx::Model(onnx::Model alone)>& make, const exec::Runtime& runtime,
+                 const std::filesystem::path& directory, std::stop_token stop) {
+  auto part = alone(subject, position);
+  const std::vector<std::vector<data::Array>> samples{synthetic(subject, part)};
+  double seconds = 0;
+  for (const auto& kernel :
+       exec::kernel_times(runtime, make(std::move(part)), samples, timing(directory, std::move(stop))))
+    seconds += kernel.seconds;
+  return seconds;
+}
+
 KernelTimes time_kernel(const Subject& subject, std::size_t position, const exec::Runtime& runtime,
                         const std::filesystem::path& directory, std::stop_token stop) {
   const auto part = alone(subject, position);
   const std::vector<std::vector<data::Array>> samples{synthetic(subject, part)};
-  const exec::KernelTimesOptions options{.threads = 1,
-                                         .runs = kRuns,
-                                         .seconds = kSecondsEach,
-                                         .fastest = true,
-                                         .directory = directory,
-                                         .stop = std::move(stop)};
+  const auto options = timing(directory, std::move(stop));
   KernelTimes times;
   bool done = false;  // the operator itself
   for (const auto& kernel : exec::kernel_times(runtime, part, samples, options)) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <stop_token>
 #include <string>
 
@@ -33,5 +34,9 @@ std::string kernel_of(const Subject& subject, std::size_t node);
 /// files. Throws what Session throws.
 KernelTimes time_kernel(const Subject& subject, std::size_t node, const exec::Runtime& runtime,
                         const std::filesystem::path& directory, std::stop_token stop);
+
+/// Seconds of all kernels of the model that `make` makes of the node alone, on one thread.
+double time_form(const Subject& subject, std::size_t node, const std::function<onnx::Model(onnx::Model alone)>& make,
+                 const exec::Runtime& runtime, const std::filesystem::path& directory, std::stop_token stop);
 
 }  // namespace detent::speed

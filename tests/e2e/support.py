@@ -77,7 +77,7 @@ def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess
     named, and times nothing, if not asked to."""
     command = [str(DETENT), *map(str, arguments)]
     quantizes = command[1:2] in (["quantize"], ["plan"], ["calibrate"]) and "--merge" not in command
-    if quantizes and not {"--preset", "--weights-only", "--family"} & set(command):
+    if quantizes and not {"--preset", "--weights-only", "--family", "--node-formats"} & set(command):
         command += PLAIN
     if quantizes and "calibrate" not in command and "balanced" in command and "--optimize-for" not in command:
         command += ["--optimize-for", "size"]  # what the machine is fast at is of no concern, but in test_speed.py

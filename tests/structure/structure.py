@@ -23,6 +23,7 @@ ROOMS = [
     "run",
     "remedies",
     "checking",
+    "searching",
     "pipeline",
     "cli",
     "cuda",  # a plugin as well: last, so that nothing uses it

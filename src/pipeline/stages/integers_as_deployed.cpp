@@ -86,7 +86,7 @@ void choose_again(Run& run) {
   const auto told =
       fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value gives {:.1f}: {}", first_db,
                   first_db + work.lost_db, words_for(nodes));
-  if (nodes.empty() || !remedies::acts(run.options)) {
+  if (nodes.empty() || !remedies::acts(run.options) || run.options.config.formats_given) {
     run.result.notes.push_back(told);
     return;
   }

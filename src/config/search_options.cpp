@@ -1,0 +1,64 @@
+// What a search over formats looks for.
+#include "config/option.h"
+
+namespace detent::config {
+namespace {
+
+constexpr std::string_view kSearching = "Search";
+
+const Option kRows[] = {
+    {.name = "output",
+     .at = DETENT_AT(output),
+     .commands = kSearch,
+     .affects = Affects::nothing,
+     .group = "Files",
+     .help = "folder to make: front.json, front.html and the chosen models",
+     .label = "FOLDER",
+     .letter = "-o",
+     .required = kSearch,
+     .usual = kSearch},
+    {.name = "max-latency",
+     .at = DETENT_AT(max_latency),
+     .commands = kSearch,
+     .affects = Affects::nothing,
+     .group = kSearching,
+     .help = "time that the model may take for one sample on this machine, as in 8ms",
+     .label = "TIME",
+     .fallback = "none",
+     .form = Form::duration,
+     .bounds = {.min = 0, .above = true},
+     .usual = kSearch},
+    {.name = "max-size",
+     .at = DETENT_AT(max_size),
+     .commands = kSearch,
+     .affects = Affects::nothing,
+     .group = kSearching,
+     .help = "bytes that the model may have with its data, as in 12MiB",
+     .label = "SIZE",
+     .fallback = "none",
+     .form = Form::bytes,
+     .usual = kSearch},
+    {.name = "formats",
+     .at = DETENT_AT(formats),
+     .commands = kSearch,
+     .affects = Affects::nothing,
+     .group = kSearching,
+     .help = "formats that products may have",
+     .label = "A,B,…",
+     .fallback = "fp32,int8,a16w8,int8-dynamic,q8,q4,q2",
+     .usual = kSearch},
+    {.name = "points",
+     .at = DETENT_AT(points),
+     .commands = kSearch,
+     .affects = Affects::nothing,
+     .group = kSearching,
+     .help = "mixed models that are written and measured at the most",
+     .label = "N",
+     .usual = kSearch},
+};
+
+}  // namespace
+
+std::vector<Option> search_options() { return {std::begin(kRows), std::end(kRows)}; }
+
+}  // namespace detent::config

@@ -1,0 +1,49 @@
+// What each product of a model costs in each format: the problem that a search solves.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "config/node_formats.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "profile/profiler.h"
+#include "run/run_directory.h"
+#include "searching/problem.h"
+
+namespace detent::pipeline {
+
+/// A layer of the problem.
+struct SearchLayer {
+  std::string node;  // Node::id() of a product or table; empty: an operator that carries integers
+  std::vector<config::NodeFormat> formats;  // those of the problem's layer, in their order
+};
+
+struct Candidates {
+  std::vector<SearchLayer> layers;
+  searching::Problem problem;
+  searching::Costs whole;  // the float model: seconds of what is timed, bytes of its file
+  std::uint64_t samples = 0;
+  std::uint64_t inferences = 0;  // about
+  std::vector<std::string> notes;
+
+  std::size_t count() const;
+  /// As QuantizeOptions::node_formats; empty: all stay in float.
+  std::vector<std::string> node_formats(const searching::Choice& choice) const;
+};
+
+struct CandidateRequest {
+  const QuantizeOptions& options;  // of static int8 for all
+  const std::vector<config::NodeFormat>& formats;
+  const exec::Runtime& runtime;
+  const run::RunDirectory& work;
+  profile::Profiler& profiler;
+};
+
+/// One pass collects the statistics of all values, another one measures the error of each value rounded alone, as
+/// remedies do. Weights in blocks have the error of their values beside that of 8 bits, in proportion. Times are those
+/// of the kernel table.
+Candidates find_candidates(const CandidateRequest& request);
+
+}  // namespace detent::pipeline

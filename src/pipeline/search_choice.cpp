@@ -1,0 +1,107 @@
+#include "pipeline/search_choice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "run/outcome.h"
+#include "searching/front.h"
+
+namespace detent::pipeline {
+namespace {
+
+constexpr double kMilli = 1e3;
+constexpr double kNoise = 0.01;  // of times, below which two are the same
+
+searching::Costs costs_of(const SearchPoint& point) {
+  return {point.error, point.seconds, static_cast<double>(point.bytes)};
+}
+
+// How far a point is from what is asked for: 0 where it meets all, else the largest excess as a share of its limit.
+double excess(const SearchOptions& options, const SearchPoint& point) {
+  double worst = 0;
+  if (options.max_latency) worst = std::max(worst, point.seconds / *options.max_latency - 1);
+  if (options.max_size)
+    worst = std::max(worst, static_cast<double>(point.bytes) / static_cast<double>(*options.max_size) - 1);
+  if (const auto& target = options.accuracy.target) {
+    const double value = point.value.value_or(0);
+    if (value < *target) worst = std::max({worst, (*target - value) / std::abs(*target), 1e-9});
+  }
+  return worst;
+}
+
+std::string limits_of(const SearchOptions& options) {
+  std::vector<std::string> limits;
+  if (options.max_latency) limits.push_back(fmt::format("--max-latency {:.4g}ms", kMilli * *options.max_latency));
+  if (options.max_size) limits.push_back(fmt::format("--max-size {}", format_size(*options.max_size)));
+  if (options.accuracy.target) limits.push_back(fmt::format("--accuracy-target {}", *options.accuracy.target));
+  return fmt::format("{}", fmt::join(limits, " with "));
+}
+
+std::string figures_of(const SearchOptions& options, const SearchPoint& point) {
+  const auto value = options.accuracy.target ? fmt::format(", {:.6g}", point.value.value_or(0)) : std::string();
+  return fmt::format("{:.4g} ms, {}, {:.1f} dB{}", kMilli * point.seconds, format_size(point.bytes), point.sqnr_db,
+                     value);
+}
+
+using Less = std::function<bool(const SearchPoint&, const SearchPoint&)>;
+
+bool smaller(const SearchPoint& a, const SearchPoint& b) { return a.bytes < b.bytes; }
+bool faster(const SearchPoint& a, const SearchPoint& b) { return a.seconds < b.seconds; }
+bool nearer(const SearchPoint& a, const SearchPoint& b) { return a.error < b.error; }
+
+void choose(std::vector<SearchPoint*>& fit, const Less& less, const char* why) {
+  if (fit.empty()) return;
+  (*std::min_element(fit.begin(), fit.end(), [&](const auto* a, const auto* b) {
+    return less(*a, *b);
+  }))->chosen.emplace_back(why);
+}
+
+}  // namespace
+
+void mark_front(std::vector<SearchPoint>& points) {
+  for (auto& point : points) {
+    point.on_front = std::none_of(points.begin(), points.end(), [&](const auto& other) {
+      return searching::dominates(costs_of(other), costs_of(point), kNoise);
+    });
+  }
+}
+
+void choose_points(const SearchOptions& options, std::vector<SearchPoint>& points) {
+  const bool limited = options.max_latency || options.max_size;
+  const bool asked = limited || options.accuracy.target;
+  std::vector<SearchPoint*> fit, others;
+  for (auto& point : points) {
+    const bool is_float = std::isinf(point.sqnr_db);  // by its name, or since nothing of it is better in integers
+    const bool is_useful = asked || point.sqnr_db >= run::kCloseDb;
+    if (!is_float) others.push_back(&point);
+    if (excess(options, point) == 0 && is_useful && (!is_float || limited)) fit.push_back(&point);
+  }
+  if (fit.empty() && asked) {
+    if (others.empty()) others.push_back(&points.front());
+    const auto& nearest = **std::min_element(others.begin(), others.end(), [&](const auto* a, const auto* b) {
+      return excess(options, *a) < excess(options, *b);
+    });
+    throw resource_error(fmt::format("none of {} measured models meets {}; the nearest is {}: {}", points.size(),
+                                     limits_of(options), nearest.name, figures_of(options, nearest)),
+                         "give that much, or more of --points");
+  }
+  if (!limited) {
+    choose(fit, smaller, "smallest");
+    choose(fit, faster, "fastest");
+    choose(fit, nearer, "most accurate");
+  } else if (!options.accuracy.target) {
+    choose(fit, nearer, "meets the limits");
+  } else {
+    choose(fit, options.max_latency ? smaller : faster, "meets the limits");
+  }
+}
+
+}  // namespace detent::pipeline

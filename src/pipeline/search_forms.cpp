@@ -1,0 +1,113 @@
+#include "pipeline/search_forms.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "pipeline/drafted_blocks.h"
+#include "quantization/assignment.h"
+#include "quantization/block_weights.h"
+#include "quantization/dynamic.h"
+#include "quantization/emit/blocks.h"
+#include "quantization/emit/dynamic.h"
+#include "run/choose_by_speed.h"
+
+namespace detent::pipeline {
+namespace {
+
+using config::NodeFormat;
+
+QuantConfig of_one_node(QuantConfig config) {
+  config.nodes.clear();
+  config.exclude_nodes.clear();
+  config.op_types.clear();
+  config.exclude_op_types.clear();
+  return config;
+}
+
+onnx::Model in_dynamic_integers(onnx::Model part, QuantConfig config) {
+  config = of_one_node(std::move(config));
+  config.activations = Activations::dynamic;
+  auto placement = quantization::place_dynamic(part, config);
+  quantization::Proposals proposals;
+  proposals.constants = quantization::scan_weights(part, placement.weights, true);
+  const auto assignment = quantization::assign(part, placement.weights, proposals, config);
+  return quantization::emit_dynamic(std::move(part), placement, assignment.values);
+}
+
+onnx::Model in_blocks(onnx::Model part, const QuantConfig& config, int bits, std::stop_token stop) {
+  WeightsOnlyConfig blocks;
+  blocks.enabled = true;
+  blocks.bits = static_cast<WeightBits>(bits);
+  DraftedBlocks draft;
+  draft.placement = quantization::place_blocks(part, of_one_node(config), blocks);
+  draft.model = std::move(part);
+  auto streams = draft.streams(WeightMethod::nearest, 1, std::move(stop));
+  return quantization::emit_blocks(std::move(draft.model), draft.placement, std::move(streams), blocks);
+}
+
+QuantConfig widened(QuantConfig config) {
+  config.activation_type = QuantType::uint16;
+  return config;
+}
+
+}  // namespace
+
+FormTimes::FormTimes(const speed::Subject& subject, const exec::Runtime& runtime, std::filesystem::path directory,
+                     const std::optional<std::filesystem::path>& table, std::stop_token stop)
+    : subject_(subject),
+      wide_(widened(subject.config)),
+      wide_subject_{subject.model, subject.index, subject.types, wide_},
+      runtime_(runtime),
+      directory_(std::move(directory)),
+      file_(table),
+      stop_(std::move(stop)),
+      table_(run::open_kernel_table(table, runtime.version(), notes_)) {}
+
+const speed::KernelTimes* FormTimes::times(std::size_t node) {
+  const auto kernel = speed::kernel_of(subject_, node);
+  if (kernel.empty()) return nullptr;
+  if (table_.find(kernel) == nullptr) {
+    complete_ = false;
+    table_.add(kernel, speed::time_kernel(subject_, node, runtime_, directory_, stop_));
+  }
+  return table_.find(kernel);
+}
+
+double FormTimes::seconds(std::size_t node, NodeFormat format) {
+  const bool wide = format == NodeFormat::a16w8;
+  auto kernel = speed::kernel_of(wide ? wide_subject_ : subject_, node);
+  if (kernel.empty()) return 0;
+  if (!wide) kernel += fmt::format(" {}", config::name_of(format));
+  if (table_.find(kernel) == nullptr) {
+    complete_ = false;
+    table_.add(kernel, measured(kernel, node, format));
+  }
+  const auto& found = *table_.find(kernel);
+  return found.quantize + found.in_integers + found.dequantize;
+}
+
+speed::KernelTimes FormTimes::measured(const std::string& kernel, std::size_t node, NodeFormat format) {
+  if (stop_.stop_requested()) throw interrupted();
+  if (format == NodeFormat::a16w8) return speed::time_kernel(wide_subject_, node, runtime_, directory_, stop_);
+  const int bits = config::block_bits(format);
+  if (bits == 0 && format != NodeFormat::dynamic) throw internal_error(fmt::format("no form of its own: {}", kernel));
+  speed::KernelTimes times;
+  times.in_float = this->times(node)->in_float;
+  times.in_integers = speed::time_form(
+      subject_, node,
+      [&](onnx::Model alone) {
+        return bits == 0 ? in_dynamic_integers(std::move(alone), subject_.config)
+                         : in_blocks(std::move(alone), subject_.config, bits, stop_);
+      },
+      runtime_, directory_, stop_);
+  return times;
+}
+
+std::vector<std::string> FormTimes::save() {
+  if (!complete_) run::save_kernel_table(table_, file_, stop_, notes_);
+  return notes_;
+}
+
+}  // namespace detent::pipeline

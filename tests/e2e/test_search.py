@@ -1,0 +1,143 @@
+"""One search over all formats: the front, the chosen models, and what is asked for that cannot be."""
+
+import json
+import re
+import shlex
+import subprocess
+
+import numpy as np
+import onnx
+import pytest
+import support
+from onnx import TensorProto, helper, numpy_helper
+from support import Path
+
+FEW = ["--points", 3, "--formats", "int8,int8-dynamic,q4"]
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions with a sum around one of them, and two products."""
+    folder = tmp_path_factory.mktemp("net")
+    random = np.random.default_rng(2)
+    weights = {"k1": (16, 3, 3, 3), "k2": (16, 16, 3, 3), "w1": (16 * 64, 64), "w2": (64, 10)}
+    constants = [
+        numpy_helper.from_array((random.standard_normal(shape) / 8).astype(np.float32), name) for name, shape in weights.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "k1"], ["a"], "conv_1", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], "relu_1"),
+        helper.make_node("Conv", ["b", "k2"], ["c"], "conv_2", pads=[1] * 4),
+        helper.make_node("Add", ["c", "b"], ["d"], "add"),
+        helper.make_node("Flatten", ["d"], ["e"], "flat"),
+        helper.make_node("MatMul", ["e", "w1"], ["f"], "fc_1"),
+        helper.make_node("Relu", ["f"], ["g"], "relu_2"),
+        helper.make_node("MatMul", ["g", "w2"], ["y"], "fc_2"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])
+    graph = helper.make_graph(nodes, "net", [x], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "net.onnx")
+    np.save(folder / "x.npy", random.standard_normal((24, 3, 8, 8)).astype(np.float32))
+    return folder
+
+
+def search(net: Path, output: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    data = ["--calibration-data", net / "x.npy", "--batch-size", 1]
+    return support.detent("search", net / "net.onnx", "-o", output, *data, *options)
+
+
+@pytest.fixture(scope="module")
+def found(net: Path) -> Path:
+    result = search(net, net / "found", "--points", 4)
+    assert result.returncode == 0, result.stderr
+    return net / "found"
+
+
+def points_of(folder: Path) -> list[dict]:
+    return json.loads((folder / "front.json").read_text())["points"]
+
+
+def costs(point: dict) -> tuple[float, float, float]:
+    return point["error"], point["seconds"], point["bytes"]
+
+
+def test_no_point_of_the_front_is_beaten(found: Path) -> None:
+    points = points_of(found)
+    assert {"fp32", "int8", "int8-dynamic", "a16w8", "q8", "q4"} < {p["name"] for p in points}
+    assert any(p["name"].startswith("mixed") for p in points)
+    for point in points:
+        better = [q for q in points if all(a < 0.99 * b for a, b in zip(costs(q), costs(point), strict=True))]
+        assert not (point["on_front"] and better), (point, better)
+
+
+def test_sizes_and_errors_are_those_of_the_files(net: Path, found: Path) -> None:
+    samples = [{"x": row[None]} for row in np.load(net / "x.npy")]
+    reference = support.outputs(support.load(net / "net.onnx"), samples)
+    for point in points_of(found):
+        if "written" not in point or point["sqnr_db"] is None:
+            continue
+        file = Path(point["written"])
+        assert file.stat().st_size == point["bytes"]
+        sqnr = support.sqnr(reference, support.outputs(support.load(file), samples))
+        assert sqnr == pytest.approx(point["sqnr_db"], abs=2.5)
+
+
+def test_each_command_makes_its_model_byte_for_byte(found: Path, tmp_path: Path) -> None:
+    written = [point for point in points_of(found) if "written" in point and point["command"]]
+    assert written
+    for point in written:
+        words = shlex.split(point["command"])
+        words[0] = str(support.DETENT)
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+        assert (tmp_path / f"{point['name']}.onnx").read_bytes() == Path(point["written"]).read_bytes(), point["name"]
+
+
+def test_the_picture_has_all_points_and_asks_no_network(found: Path) -> None:
+    page = (found / "front.html").read_text()
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["points"] == points_of(found)
+    assert "default-src 'none'" in page
+    assert not re.search(r'(?:src|href)="', page)
+
+
+def test_limits_give_one_model_that_meets_them(net: Path, tmp_path: Path) -> None:
+    result = search(net, tmp_path / "out", *FEW, "--max-size", "120KiB", "--max-latency", "1s", "--json")
+    assert result.returncode == 0, result.stderr
+    chosen = [p for p in json.loads(result.stdout)["points"] if p["chosen"]]
+    assert [p["chosen"] for p in chosen] == [["meets the limits"]]
+    assert chosen[0]["bytes"] <= 120 * 1024
+    assert (tmp_path / "out" / "model.onnx").stat().st_size == chosen[0]["bytes"]
+
+
+@pytest.mark.parametrize(
+    "limit", [["--max-size", "1KiB"], ["--max-latency", "1us"], ["--accuracy-target", "200", "--accuracy-metric", "sqnr"]]
+)
+def test_limits_that_cannot_be_met_name_the_nearest(net: Path, tmp_path: Path, limit: list[str]) -> None:
+    result = search(net, tmp_path / "out", *FEW, *limit, "--quiet")
+    assert (result.returncode, "the nearest is" in result.stderr) == (4, True), result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_time_that_is_up_gives_what_is_there_or_nothing(net: Path, tmp_path: Path) -> None:
+    result = search(net, tmp_path / "out", "--time-limit", "0.05", "--quiet")
+    assert (result.returncode, result.stderr.count("\n")) == (4, 1), result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--max-latency", "soon"], "is not a time"), (["--formats", "int7"], "did you mean int8"), (["--points", "many"], "whole")],
+)
+def test_bad_options_are_told_in_one_line(net: Path, tmp_path: Path, options: list[str], said: str) -> None:
+    result = search(net, tmp_path / "out", *options)
+    assert (result.returncode, said in result.stderr) == (2, True), result.stderr
+
+
+def test_other_files_stay(net: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    result = search(net, tmp_path, *FEW)
+    assert (result.returncode, "is there already" in result.stderr) == (2, True), result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
