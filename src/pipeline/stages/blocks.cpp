@@ -77,7 +77,6 @@ void BlockWork::place() {
                     "what stays as it is, and why: " +
                         (placement.notes.empty() ? "no MatMul reads a constant matrix" : placement.notes.front()));
   count_nodes();
-  if (options_.bench) run_.timed_inputs = inputs_to_time(model, run_.result);
 }
 
 void BlockWork::count_nodes() {

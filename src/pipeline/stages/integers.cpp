@@ -193,7 +193,6 @@ void place_integers(Run& run) {
   draft.proposals.constants = quantization::scan_weights(model, placement, options.allow_nonfinite);
   run.note(placement.notes);
   if (run.recipe.has_samples) work.source = run.open_samples(run::input_specs(model));
-  if (options.bench && !run.recipe.lowers_rest) run.timed_inputs = run::input_specs(model);
 }
 
 void describe_layers(Run& run) {

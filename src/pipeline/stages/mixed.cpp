@@ -35,7 +35,6 @@ class Mixture {
   // All steps see the names of the prepared model, which are also those of runs of a single format.
   void begin() {
     auto& prepared = run_.prepared;
-    if (options_.bench) run_.timed_inputs = inputs_to_time(prepared.model, run_.result);
     const auto possible = run::possible_formats(prepared, options_.config);
     const auto formats = run::given_formats(prepared, possible, options_.node_formats);
     steps_ = run::steps_of(prepared, possible, formats);
