@@ -138,7 +138,9 @@ void SearchPoints::time() {
     for (std::size_t m = 0; m < count; ++m) {
       const auto& change = measured.changes[m];
       if (float_seconds_ == 0) float_seconds_ = change.before.median;
-      made_[timed_ + m].told.seconds = change.after.ratio * float_seconds_;
+      // On a busy machine the time of processors tells more.
+      const bool doubtful = change.before.is_doubtful() || change.after.is_doubtful();
+      made_[timed_ + m].told.seconds = (doubtful ? change.after.cpu_ratio : change.after.ratio) * float_seconds_;
       inferences_ += change.after.runs;
     }
     timed_ += count;
