@@ -7,7 +7,7 @@ import html
 import os
 from typing import Any, NamedTuple, Self
 
-from ._results import StageReport, _Result
+from ._results import _TABLES, Stage, _Result
 from ._tables import Column, Table, fixed, size
 
 
@@ -58,14 +58,15 @@ class SearchResult(_Result):
     inferences: int  #: of the whole model, about
     out_of_time: bool  #: models that were wanted are missing
     notes: list[str]
-    stages: list[StageReport]
+    stages: Table[Stage]
     peak_memory: int
     folder: str  #: with front.json, front.html and the chosen models
 
     @classmethod
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         points = [SearchPoint(**{**p, "written": p["written"] and str(p["written"])}) for p in told["points"]]
-        stages = [StageReport(**stage) for stage in told["stages"]]
+        kind, columns = _TABLES["Stage"]
+        stages = Table([kind(**stage) for stage in told["stages"]], columns)
         table = Table(sorted(points, key=_seconds_of), _POINTS)
         return cls(**{**told, "points": table, "stages": stages, **more})
 

@@ -49,8 +49,8 @@ bool makes_gates(const QuantConfig& config) {
 
 bool tries_recurrent(const QuantConfig& config) {
   return preset(config).measures_accuracy && target(config).is_ort_cpu && !writes_16_bits(config) &&
-         config.op_types.empty() && config.nodes.empty() && has_8_bits(config.activation_type) &&
-         has_8_bits(config.weight_type);
+         config.op_types.empty() && config.nodes.empty() && !config.formats_given &&
+         has_8_bits(config.activation_type) && has_8_bits(config.weight_type);
 }
 
 bool may_measure_accuracy(const QuantizeOptions& options) {

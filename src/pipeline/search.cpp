@@ -15,8 +15,10 @@
 #include "base/bytes.h"
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "config/node_formats.h"
 #include "config/validate.h"
+#include "data/replay.h"
 #include "detent/quantize.h"
 #include "pipeline/search_candidates.h"
 #include "pipeline/search_choice.h"
@@ -206,7 +208,7 @@ class Search {
   SearchResult result_;
 };
 
-SearchResult search_kept(const SearchOptions& options) {
+SearchResult search_in_time(const SearchOptions& options) {
   const auto never = [] { return false; };
   if (!options.resources.time_limit) return Search(options, never).run();
   const double seconds = *options.resources.time_limit;
@@ -223,10 +225,16 @@ SearchResult search_kept(const SearchOptions& options) {
 
 }  // namespace
 
+// Samples that pass once are kept, since each model reads them.
 SearchResult search(const SearchOptions& options) {
   config::validate(options);
   pipeline::check_search_output(options);
-  return search_kept(options);
+  if (options.samples == nullptr || options.samples->can_rewind()) return search_in_time(options);
+  const TempDir folder(options.resources.work_dir.value_or(""));
+  data::ReplayStream kept(*options.samples, folder.path(), options.resources.disk_budget);
+  auto again = options;
+  again.samples = &kept;
+  return search_in_time(again);
 }
 
 }  // namespace detent

@@ -47,6 +47,7 @@ class SearchPoints {
   double float_seconds() const noexcept { return float_seconds_; }
 
  private:
+  void open_samples();
   void judge(MadePoint& point);
   void note(std::string text);
 

@@ -63,7 +63,7 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
             "bench": False,
             **(
                 {}
-                if {"float_type", "weights_only", "activations", "family", "block_float"} & set(options)
+                if {"float_type", "weights_only", "activations", "family", "block_float", "node_formats"} & set(options)
                 else {"optimize_for": "size"}
             ),
         }
