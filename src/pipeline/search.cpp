@@ -26,6 +26,7 @@
 #include "run/outputs.h"
 #include "run/run_profiler.h"
 #include "searching/front.h"
+#include "shim/ranks.h"
 
 namespace detent {
 namespace {
@@ -225,6 +226,8 @@ SearchResult search_kept(const SearchOptions& options) {
 
 SearchResult search(const SearchOptions& options) {
   config::validate(options);
+  if (shim::Ranks::join().size() > 1)
+    throw usage_error("search runs in one process, but MPI started several", "leave out mpirun");
   pipeline::check_search_output(options);
   return search_kept(options);
 }

@@ -300,3 +300,7 @@ def test_what_is_not_shared_out_is_refused(model: Path, data: Path, tmp_path: Pa
     assert result.returncode == USAGE
     assert "makes a family of models in one process" in result.stderr
     assert not (tmp_path / "q").exists()
+    result = mpirun(2, "search", model, "-o", tmp_path / "q", "--calibration-data", data)
+    assert result.returncode == USAGE
+    assert "search runs in one process" in result.stderr
+    assert not (tmp_path / "q").exists()
