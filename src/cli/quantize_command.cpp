@@ -300,7 +300,9 @@ void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string
   auto* command =
       app.add_subcommand("quantize", "Write a quantized model: float model and calibration samples in, Q/DQ model out");
   const auto declared = std::make_shared<Declared>(*command, config::kQuantize);
-  command->footer("Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/");
+  command->footer(
+      "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
+      "Started by mpirun, each process takes a share of the work; rank 0 writes.");
   command->callback([declared, &signals, words] {
     QuantizeOptions options;
     config::CommandLine line;

@@ -28,6 +28,7 @@
 #include "run/outputs.h"
 #include "run/run_profiler.h"
 #include "searching/front.h"
+#include "shim/ranks.h"
 
 namespace detent {
 namespace {
@@ -228,6 +229,8 @@ SearchResult search_in_time(const SearchOptions& options) {
 // Samples that pass once are kept, since each model reads them.
 SearchResult search(const SearchOptions& options) {
   config::validate(options);
+  if (shim::Ranks::join().size() > 1)
+    throw usage_error("search runs in one process, but MPI started several", "leave out mpirun");
   pipeline::check_search_output(options);
   if (options.samples == nullptr || options.samples->can_rewind()) return search_in_time(options);
   const TempDir folder(options.resources.work_dir.value_or(""));

@@ -120,17 +120,16 @@ SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placem
   const graph::Index index(prepared.model);
   SpeedChoice choice;
   const auto file = directory.path() / "faster-in-float.json";
+  if (options.resources.ranks != nullptr)
+    options.resources.ranks->barrier(options.stop);  // so that none disturbs rank 0
   if (auto earlier = decided(file)) {
     choice.in_float = std::move(*earlier);
   } else if (shim::rank_of(options.resources.ranks) == 0) {
-    if (options.resources.ranks != nullptr) options.resources.ranks->barrier(options.stop);  // nobody works meanwhile
     const auto types =
         source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
     choice.in_float = choose({prepared.model, index, types, options.config}, all.selected, options, runtime,
                              directory.scratch(), choice.notes);
     remember(file, choice.in_float);
-  } else {
-    options.resources.ranks->barrier(options.stop);
   }
   choice.in_float = shim::names_of_first(options.resources.ranks, std::move(choice.in_float), options.stop);
   std::size_t products = 0, slower = 0;

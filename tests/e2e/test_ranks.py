@@ -186,12 +186,24 @@ def test_statistics_are_resumed_by_as_many_ranks(tmp_path: Path) -> None:
     assert not list(work.iterdir())
 
 
-@pytest.mark.parametrize("point", ["finetune.sample=kill@4", "finetune.solved=kill@2", "checkpoint.saved=kill@2"])
-def test_tuning_is_resumed_by_as_many_ranks(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    ("point", "options"),
+    [
+        ("finetune.sample=kill@4", [*support.PLAIN, "--finetune", "gptq"]),
+        ("finetune.solved=kill@2", [*support.PLAIN, "--finetune", "gptq"]),
+        ("checkpoint.saved=kill@2", [*support.PLAIN, "--finetune", "gptq"]),
+        ("checkpoint.saved=kill@2", BALANCED),
+        ("accuracy.trial=kill@2", [*BALANCED, "--optimize-for", "size"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-1],
+)
+def test_runs_are_resumed_by_as_many_ranks(tmp_path: Path, point: str, options: list[str]) -> None:
     onnx.save(graphs.transformer(), tmp_path / "m.onnx")
     data = support.save_samples(tmp_path / "data", graphs.transformer_samples(9))
-    options = ["--calibration-data", data, *support.PLAIN, "--finetune", "gptq", "--set", "checkpoint-seconds=0"]
-    expected, _ = quantized(1, tmp_path / "m.onnx", tmp_path, *options, expects=["m.onnx", "data"])
+    table = ["--optimize-for", "latency", "--set", f"kernel-table={tmp_path / 'kernels'}"]
+    options = ["--calibration-data", data, *options, "--set", "checkpoint-seconds=0", *(table if options == BALANCED else [])]
+    files = ["m.onnx", "data", *(["kernels"] if options[-1] == table[-1] else [])]
+    expected, _ = quantized(1, tmp_path / "m.onnx", tmp_path, *options, expects=files)
     work = tmp_path / "work"
     work.mkdir()
     command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--no-bench", "--work-dir", work, *options, "--resume"]
@@ -287,4 +299,8 @@ def test_what_is_not_shared_out_is_refused(model: Path, data: Path, tmp_path: Pa
     result = mpirun(2, "quantize", model, "-o", tmp_path / "q", "--calibration-data", data, "--family", "q4,fp16")
     assert result.returncode == USAGE
     assert "makes a family of models in one process" in result.stderr
+    assert not (tmp_path / "q").exists()
+    result = mpirun(2, "search", model, "-o", tmp_path / "q", "--calibration-data", data)
+    assert result.returncode == USAGE
+    assert "search runs in one process" in result.stderr
     assert not (tmp_path / "q").exists()

@@ -47,7 +47,7 @@ class Tuning {
         solver_(options.device.is_cpu() ? cpu_solver(kernels_)
                                         : cuda_solver(options.device, kernels_, options.activity)),
         layers_(some(std::move(layers))),
-        stages_(stages_of(layers_, float_model, quantized, std::min(options.memory.together, solver_->sums_budget()))),
+        stages_(stages_of(layers_, float_model, quantized, most_sums())),
         tuner_(float_model, options.static_types != nullptr ? *options.static_types : float_types, quantized, layers_,
                std::max<std::uint64_t>(source.file_count(), 1), *solver_, kernels_, options, [this] { report(); }),
         quantized_types_(exec::probe_values(runtime, quantized)),
@@ -234,6 +234,11 @@ class Tuning {
     }
     solved_.save(stage, solved);
     failpoint("finetune.solved");
+  }
+
+  /// What one rank has room for may be more than another has, and all have to take the same layers together.
+  std::uint64_t most_sums() const {
+    return shim::of_first(options_.ranks, std::min(options_.memory.together, solver_->sums_budget()), options_.stop);
   }
 
   /// The rank that solves each layer of the stage. Those in bodies look at the same samples, and stay together.
