@@ -56,12 +56,16 @@ struct Plan {
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
   std::size_t nodes_quantized = 0;
   std::size_t nodes_in_float = 0;  // counted as in QuantizeResult
+  /// Of nodes_quantized, if measuring accuracy puts all gates into integers; it may also leave some nodes in float.
+  std::size_t nodes_with_gates = 0;
+  bool nodes_may_change = false;  // by what measuring accuracy finds
   std::size_t tensors_observed = 0;
   std::uint64_t macs = 0;               // of one sample
   std::uint64_t flops = 0;              // of one sample
   std::uint64_t observed_elements = 0;  // of one sample
-  std::vector<PlannedMemory> memory;    // parts of the peak
-  std::uint64_t peak_memory = 0;        // resident bytes, from the shapes of the first sample
+  std::vector<PlannedMemory> memory;    // parts of the peak of calibration, from the shapes of the first sample
+  std::vector<PlannedMemory> stages;    // peak of each stage, resident bytes; those that the budget leaves out say so
+  std::uint64_t peak_memory = 0;        // of the run: the largest of these
   std::uint64_t work_bytes = 0;         // files in the working directory
   std::uint64_t output_bytes = 0;       // estimated size of the quantized model
   std::uint64_t memory_budget = 0;

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from .errors import UsageError
 
@@ -23,6 +23,10 @@ class Options:
     #: Options that choosing this class sets, as in {"method": "percentile"}.
     _chosen: ClassVar[Mapping[str, Any]] = {}
 
+    def __new__(cls, *_given: Any, **named: Any) -> Self:
+        check_names(cls, named, cls.__name__)
+        return super().__new__(cls)
+
     def to_dict(self) -> dict[str, Any]:
         """What is set, by name."""
         options = dict(self._chosen)
@@ -33,12 +37,17 @@ class Options:
         return options
 
 
-def make(cls: type[_T], given: Mapping[str, Any], where: str) -> _T:
-    """An object of the class from names and values; UsageError names what it does not have."""
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+def check_names(cls: type, given: Mapping[str, Any], where: str) -> None:
+    """UsageError for a name that is no field of the class."""
+    known = [field.name for field in dataclasses.fields(cls)]
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known)
             hint = f"did you mean {' or '.join(near)}?" if near else "it has: " + ", ".join(known)
             raise UsageError(f"{where} has no option '{name}'", hint)
+
+
+def make(cls: type[_T], given: Mapping[str, Any], where: str) -> _T:
+    """An object of the class from names and values; UsageError names what it does not have."""
+    check_names(cls, given, where)
     return cls(**given)

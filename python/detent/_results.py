@@ -399,11 +399,14 @@ class Plan(_Result):
     inputs: list[tuple[str, str]]
     nodes_quantized: int
     nodes_in_float: int
+    nodes_with_gates: int  #: of nodes_quantized, if measuring accuracy puts all gates into integers
+    nodes_may_change: bool  #: by what measuring accuracy finds
     tensors_observed: int
     macs: int
     flops: int
     observed_elements: int
-    memory: Table[PlannedMemory]
+    memory: Table[PlannedMemory]  #: of calibration
+    stages: Table[PlannedMemory]  #: the peak of each; those that the budget leaves out say so
     peak_memory: int
     work_bytes: int
     output_bytes: int
@@ -427,4 +430,4 @@ class Plan(_Result):
         )
 
     def _shown(self) -> list[Table[Any]]:
-        return [self.memory, self.segments]
+        return [self.stages, self.memory, self.segments]

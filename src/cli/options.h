@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "cli/isolation.h"
 #include "config/option.h"
 #include "config/presets.h"
@@ -64,6 +65,8 @@ std::vector<Given> Declared::read(Options& options, config::CommandLine& line) c
     if constexpr (requires { options.command; }) {
       if (entry.from_file) options.command.push_back(as_word(entry));
     }
+    if (entry.option->name == "samples" && entry.texts.front() == "0")
+      throw usage_error("--samples 0: no sample would be used", "leave it out to use all of them");
     auto member = entry.option->member(options);
     if (!member) member = entry.option->member(line);
     config::assign(*entry.option, *member, entry.texts, entry.name);

@@ -18,6 +18,8 @@ nlohmann::json to_json(const Plan& p) {
   nlohmann::json out{{"files", p.files},
                      {"nodes_quantized", p.nodes_quantized},
                      {"nodes_in_float", p.nodes_in_float},
+                     {"nodes_may_change", p.nodes_may_change},
+                     {"nodes_with_gates", p.nodes_with_gates},
                      {"tensors_observed", p.tensors_observed},
                      {"macs", p.macs},
                      {"flops", p.flops},
@@ -58,6 +60,7 @@ nlohmann::json to_json(const Plan& p) {
     }
   }
   for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
+  for (const auto& s : p.stages) out["stages"].push_back({{"what", s.what}, {"bytes", s.bytes}});
   for (const auto& m : p.memory) out["memory"].push_back({{"what", m.what}, {"bytes", m.bytes}});
   return out;
 }
@@ -88,10 +91,19 @@ void print_plan(const Plan& p) {
              counted(p.tensors_observed, "tensor"));
   if (p.files > 0) print_text(" over {}", counted(p.files, "file"));
   print_text("\n");
+  if (p.nodes_may_change)
+    print_text("  {}what measuring accuracy finds may leave more of them in float\n",
+               p.nodes_with_gates > p.nodes_quantized
+                   ? fmt::format("{} in integers if gates may be, too; ", counted(p.nodes_with_gates, "node"))
+                   : "");
   if (p.peak_memory > 0) {
     print_text("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
                format_count(p.observed_elements));
     print_text("peak memory {:>12}  (budget {})\n", format_size(p.peak_memory), format_size(p.memory_budget));
+    if (p.stages.size() > 1) {
+      for (const auto& s : p.stages) print_text("  {:>22}  {}\n", format_size(s.bytes), s.what);
+      print_text("of calibration\n");
+    }
     for (const auto& m : p.memory) print_text("  {:>22}  {}\n", format_size(m.bytes), m.what);
   }
   print_segments(p);

@@ -282,6 +282,7 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
   if (line.json) {
     auto json = quantize_json(options, result);
     json["config"] = run_options(given);
+    json["config"]["model-fingerprint"] = fingerprint_of(options.model);
     print_json(json);
   } else if (line.quiet) {
     return;

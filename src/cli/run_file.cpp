@@ -32,10 +32,6 @@ bool is_path(const config::Option& option) {
 
 std::string whole(const fs::path& path) { return paths::absolute(path).lexically_normal().string(); }
 
-std::string fingerprint_of(const fs::path& model) {
-  return run::fingerprint_of(onnx::read_model(run::model_file(model))).text();
-}
-
 void write_value(YAML::Emitter& out, const nlohmann::json& value) {
   if (!value.is_array()) {
     out << YAML::DoubleQuoted << value.get<std::string>();
@@ -47,6 +43,10 @@ void write_value(YAML::Emitter& out, const nlohmann::json& value) {
 }
 
 }  // namespace
+
+std::string fingerprint_of(const fs::path& model) {
+  return run::fingerprint_of(onnx::read_model(run::model_file(model))).text();
+}
 
 nlohmann::json run_options(const std::vector<Given>& given) {
   auto all = nlohmann::json::object();

@@ -28,6 +28,9 @@ class RunFile {
   AtomicFile file_;
 };
 
+/// What tells a model, with its external data, from another one.
+std::string fingerprint_of(const std::filesystem::path& model);
+
 /// Throws bad_input when the model is not the one with this fingerprint.
 void check_model(const std::filesystem::path& model, const std::string& fingerprint);
 

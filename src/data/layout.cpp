@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <iterator>
 #include <map>
@@ -109,9 +110,32 @@ FileSet per_input(const fs::path& root, const Listing& listing, std::span<const 
   return set;
 }
 
+bool is_picture(const fs::path& file) {
+  std::string extension = file.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
+/// There or in folders below, as pictures are often sorted by class.
+bool holds_pictures(const fs::path& root) {
+  constexpr int kMost = 1000;  // entries looked at: this only finds the words of an error
+  std::error_code failed;
+  int seen = 0;
+  for (fs::recursive_directory_iterator at(root, failed), end; !failed && at != end && seen < kMost;
+       at.increment(failed), ++seen) {
+    if (is_picture(at->path())) return true;
+  }
+  return false;
+}
+
 [[noreturn]] void throw_nothing(const fs::path& root, const Listing& listing, std::span<const InputSpec> inputs) {
   const std::string found = summary(listing);
   if (found.empty()) throw bad_input(fmt::format("calibration data {} is empty", quoted(root)), expectation(inputs));
+  if (holds_pictures(root))
+    throw bad_input(fmt::format("{} holds pictures, and no calibration data; found {}", quoted(root), found),
+                    fmt::format("give them by --images {} --image-preset imagenet, 01, 11, 255 or yolo; {}",
+                                printable(root.string()), describe_inputs(inputs)));
   throw bad_input(fmt::format("{} holds no calibration data; found {}", quoted(root), found), expectation(inputs));
 }
 

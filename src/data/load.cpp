@@ -40,40 +40,67 @@ LoadedArray load_npy(const fs::path& path, const InputSpec& input) {
                        std::string(suggestion));
 }
 
-/// The shape that sound takes for an input [N, L], [N, C, L] or [L]: a row for each L frames, of which a shorter end is
-/// left out; sound that is shorter than L is one row. Without a fixed L all of it is one row.
-std::vector<std::int64_t> shape_of_sound(const InputSpec& input, const Waveform& wave, const std::string& where) {
+/// The shape that sound takes for an input: a row for each L frames, of which a shorter end is left out; sound that is
+/// shorter than L is one row. Without a fixed L all of it is one row.
+struct SoundShape {
+  std::int64_t rows = 1;
+  std::int64_t channels = 1;
+  std::int64_t length = 0;         // frames of a row
+  std::vector<std::int64_t> dims;  // [N, L], [N, C, L], [N, L, C] or [L]
+  bool channels_last = false;
+};
+
+SoundShape shape_of_sound(const InputSpec& input, const Waveform& wave, const std::string& where) {
   const auto frames = static_cast<std::int64_t>(wave.frames());
+  const auto given = static_cast<std::int64_t>(wave.channels);
   const auto shape = input.shape.value_or(std::vector<std::int64_t>{-1, -1});
   const bool has_channels = shape.size() == 3;
   if (input.type != onnx::DataType::float32 || shape.empty() || shape.size() > 3)
     throw bad_input(fmt::format("{}: the input '{}' is {}, which takes no sound", where, printable(input.name, 120),
                                 describe(input)),
-                    "sound is float32, [N, samples] or [N, channels, samples]: save what the model reads as arrays");
-  const std::int64_t channels = has_channels && shape[1] >= 0 ? shape[1] : has_channels ? wave.channels : 1;
-  if (channels != wave.channels)
+                    "sound is float32, [N, samples], [N, channels, samples] or [N, samples, channels]: save what the "
+                    "model reads as arrays");
+  SoundShape sound;
+  // A last axis as long as there are channels, beside one that is not: as Keras and TensorFlow have it.
+  sound.channels_last = has_channels && shape[2] == given && shape[1] != given;
+  const std::int64_t channels = has_channels ? shape[sound.channels_last ? 2 : 1] : 1;
+  sound.channels = has_channels && channels < 0 ? given : channels;
+  if (sound.channels != given)
     throw bad_input(fmt::format("{}: has {}, the input '{}' takes {}", where, counted(wave.channels, "channel"),
-                                printable(input.name, 120), channels),
+                                printable(input.name, 120), sound.channels),
                     "mix the channels before");
-  if (shape.size() == 1) return {frames};
-  const std::int64_t length = shape.back() > 0 ? shape.back() : frames;
-  const std::int64_t rows = std::max<std::int64_t>(frames / length, 1);
-  return has_channels ? std::vector<std::int64_t>{rows, channels, length} : std::vector<std::int64_t>{rows, length};
+  const std::int64_t fixed = shape[sound.channels_last ? 1 : shape.size() - 1];
+  sound.length = shape.size() > 1 && fixed > 0 ? fixed : frames;
+  sound.rows = shape.size() == 1 ? 1 : std::max<std::int64_t>(frames / sound.length, 1);
+  if (shape.size() == 1) sound.dims = {sound.length};
+  if (shape.size() == 2) sound.dims = {sound.rows, sound.length};
+  if (has_channels) sound.dims = {sound.rows, sound.channels, sound.length};
+  if (sound.channels_last) sound.dims = {sound.rows, sound.length, sound.channels};
+  return sound;
+}
+
+void read_sound(const Waveform& wave, const SoundShape& sound, std::span<float> values) {
+  const auto length = static_cast<std::size_t>(sound.length);
+  const auto channels = static_cast<std::size_t>(sound.channels);
+  std::vector<float> own(sound.channels_last ? length : 0);
+  for (std::size_t at = 0; at < static_cast<std::size_t>(sound.rows) * channels; ++at) {
+    const auto channel = at % channels, first = at / channels * length;
+    const auto place = values.subspan(at * length, length);
+    read_channel(wave, static_cast<std::uint32_t>(channel), first, sound.channels_last ? std::span<float>(own) : place);
+    for (std::size_t i = 0; i < own.size(); ++i) values[(first + i) * channels + channel] = own[i];
+  }
 }
 
 LoadedFile load_wav(const fs::path& path, const InputSpec& input, std::uint64_t memory) {
   const std::string where = quoted(path);
   const auto file = MappedFile::open(path, "calibration file");
   const Waveform wave = parse_wav(file->bytes(), where);
-  Array array{onnx::DataType::float32, shape_of_sound(input, wave, where), {}, nullptr};
+  const auto sound = shape_of_sound(input, wave, where);
+  Array array{onnx::DataType::float32, sound.dims, {}, nullptr};
   const std::uint64_t bytes = size_of(array.type, array.shape, where);
   if (memory > 0 && bytes > memory) throw_too_large(path, bytes, memory, "cut it into shorter files");
   const Buffer buffer = allocate(bytes, where);
-  const std::span<float> values(reinterpret_cast<float*>(buffer.bytes.data()), bytes / sizeof(float));
-  const auto length = static_cast<std::size_t>(array.shape.back());
-  for (std::size_t row = 0; row * length < values.size(); ++row)
-    read_channel(wave, static_cast<std::uint32_t>(row % wave.channels), row / wave.channels * length,
-                 values.subspan(row * length, length));
+  read_sound(wave, sound, {reinterpret_cast<float*>(buffer.bytes.data()), bytes / sizeof(float)});
   array.bytes = buffer.bytes;
   array.owner = buffer.memory;
   const Fit fit = fit_to_input(input, array.type, array.shape, where);

@@ -26,6 +26,7 @@ struct GuardOptions {
   double load_seconds = 300;  // until the model is loaded
   double run_seconds = 600;   // of one run
   std::stop_token stop = {};
+  bool saves_memory = false;  // of what runs beside it: under a memory budget
 };
 
 /// A model as the runtime reads it from its file, with the runtime's default options (SessionMode::deployed). The

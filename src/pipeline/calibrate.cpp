@@ -175,8 +175,9 @@ class Calibration {
 
   void write_reports() {
     report_.statistics = std::move(statistics_);
-    run::ReportRequest request{options_.report, options_.trace, options_.model,   options_.command,
-                               result_.notes,   nullptr,        options_.threads, work_->scratch()};
+    run::ReportRequest request{options_.report,  options_.trace,   options_.model,
+                               options_.command, result_.notes,    nullptr,
+                               options_.threads, work_->scratch(), options_.resources.memory_budget};
     if (result_.ranks > 1) {
       request.notes.push_back(
           fmt::format("time, memory and layers are those of rank 0 of {}; the statistics are of all", result_.ranks));

@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <map>
 
-#include "config/derived.h"
+#include "base/bytes.h"
+#include "base/heap.h"
 #include "detent/verify.h"
+#include "onnx/model.h"
+#include "profile/meters.h"
+#include "run/outputs.h"
 
 namespace detent::pipeline {
 namespace {
@@ -16,8 +20,6 @@ constexpr std::size_t kSamples = 2;
 // Kernels round halves otherwise, and products of 16 bits by a step or two: that is no other result.
 constexpr double kSteps = 3;
 constexpr double kShare = 0.01;  // of the elements that differ by more than one step
-
-}  // namespace
 
 std::string words_for(const std::vector<std::string>& nodes) {
   if (nodes.empty()) return "no layer by itself is computed otherwise than its integers say";
@@ -28,7 +30,18 @@ std::string words_for(const std::vector<std::string>& nodes) {
   return text + fmt::format(" otherwise than {} integers say", nodes.size() == 1 ? "its" : "their");
 }
 
-std::vector<std::string> computed_otherwise(const QuantizeOptions& options, const onnx::Model& prepared) {
+}  // namespace
+
+ComputedOtherwise computed_otherwise(const QuantizeOptions& options, const onnx::Model& prepared,
+                                     std::uint64_t activations) {
+  trim_heap();
+  const auto models =
+      run::size_on_disk(onnx::read_model(options.model)) + run::size_on_disk(onnx::read_model(options.output));
+  const auto needed = profile::memory_now().resident + 2 * (models + activations);
+  if (const auto budget = options.resources.memory_budget; budget && needed > *budget)
+    return {{},
+            fmt::format("which layer does that was not looked for, as it would take about {} of memory",
+                        format_size(needed))};
   if (options.samples != nullptr) options.samples->rewind();
   VerifyOptions check;
   check.float_model = options.model;
@@ -50,7 +63,8 @@ std::vector<std::string> computed_otherwise(const QuantizeOptions& options, cons
     if (id == ids.end() || layer.max_steps < kSteps || layer.share_over_one < kShare) continue;
     if (std::find(found.begin(), found.end(), id->second) == found.end()) found.push_back(id->second);
   }
-  return found;
+  auto words = words_for(found);
+  return {std::move(found), std::move(words)};
 }
 
 }  // namespace detent::pipeline

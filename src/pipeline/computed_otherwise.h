@@ -1,6 +1,7 @@
 // Layers of a written model that the runtime computes otherwise than their integers say.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,15 @@
 
 namespace detent::pipeline {
 
-/// Of QuantizeOptions::output, on its first samples: nodes by Node::id(), worst first, that `prepared` has under the
-/// same name. None where the samples can be read only once. Throws what verify() throws.
-std::vector<std::string> computed_otherwise(const QuantizeOptions& options, const onnx::Model& prepared);
+struct ComputedOtherwise {
+  std::vector<std::string> nodes;  // by Node::id(), worst first
+  std::string words;               // for a note: "the runtime computes 'conv1' otherwise than its integers say"
+};
 
-/// What a note says of them: "the runtime computes 'conv1' otherwise than its integers say".
-std::string words_for(const std::vector<std::string>& nodes);
+/// Of QuantizeOptions::output, on its first samples: those that `prepared` has under the same name. None where the
+/// samples can be read only once, and where both models side by side, of which one takes `activations` at its peak, do
+/// not keep to the memory budget. Throws what verify() throws.
+ComputedOtherwise computed_otherwise(const QuantizeOptions& options, const onnx::Model& prepared,
+                                     std::uint64_t activations);
 
 }  // namespace detent::pipeline

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/heap.h"
 #include "config/derived.h"
 #include "config/targets.h"
 #include "graph/rewrite.h"
@@ -60,6 +61,23 @@ CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples
   request.sample_time_limit = options.resources.sample_time_limit;
   request.stop = options.stop;
   return request;
+}
+
+std::optional<Comparison> compare_layers(const QuantizeOptions& options, const exec::Runtime& runtime,
+                                         std::size_t samples, QuantizeResult& result) {
+  auto request = comparison_of(options, samples);
+  if (const auto budget = options.resources.memory_budget) {
+    trim_heap();
+    const auto needed = needed_memory(result) + 2 * runtime.peak_activation_bytes();
+    if (needed > *budget) {
+      result.notes.push_back(fmt::format(
+          "the report compares no layers: both models side by side would take about {}, and the memory budget is {}",
+          format_size(needed), format_size(*budget)));
+      return std::nullopt;
+    }
+    request.pending_limit = std::min(request.pending_limit, *budget - needed);
+  }
+  return compare(request);
 }
 
 void time_models(const QuantizeOptions& options, const std::vector<data::InputSpec>& inputs,

@@ -54,6 +54,10 @@ void refuse_useless(const QuantizeOptions& options, const QuantizeResult& result
 /// Of QuantizeOptions::output beside the float model, on so many of the run's samples.
 CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples);
 
+/// The same layer by layer, for a report; without room for it under a memory budget it is unset, and a note says so.
+std::optional<Comparison> compare_layers(const QuantizeOptions& options, const exec::Runtime& runtime,
+                                         std::size_t samples, QuantizeResult& result);
+
 /// Whether the values between the layers of the result are others than the float model's, since they are rotated.
 bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result);
 

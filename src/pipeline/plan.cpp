@@ -23,9 +23,11 @@
 #include "quantization/formats.h"
 #include "quantization/placement.h"
 #include "quantization/ranges.h"
+#include "remedies/stage_memory.h"
 #include "remedies/weight_tuning.h"
 #include "run/automatic_target.h"
 #include "run/calibration_device.h"
+#include "run/choose_by_speed.h"
 #include "run/deadline.h"
 #include "run/low_floats.h"
 #include "run/model_folder.h"
@@ -187,11 +189,22 @@ void add_times(const profile::MachinePeaks& machine, Plan& plan) {
 
 // With what the target will make of the model.
 std::vector<std::string> notes_of(const run::Prepared& prepared, const quantization::Placement& placement,
-                                  const QuantizeOptions& options, const exec::Runtime& runtime) {
+                                  const QuantizeOptions& options, const exec::Runtime& runtime,
+                                  std::vector<std::string> of_choice) {
   auto notes = prepared.notes;
+  notes.insert(notes.end(), of_choice.begin(), of_choice.end());
   for (auto& line : pipeline::target_notes(options, prepared.model, placement, runtime).lines)
     notes.push_back(std::move(line));
   return notes;
+}
+
+std::unique_ptr<data::SampleSource> open_samples(const QuantizeOptions& options,
+                                                 const std::vector<data::InputSpec>& specs) {
+  if (!config::has_samples(options)) return nullptr;
+  return run::open_samples(options.calibration_data.value_or(""), options.samples, specs,
+                           {.max_samples = options.max_samples,
+                            .batch_size = options.batch_size,
+                            .file_memory = run::memory_for_samples(options.resources)});
 }
 
 }  // namespace
@@ -204,6 +217,38 @@ std::uint64_t PlannedDevice::peak() const noexcept {
 
 namespace {
 
+// As the run does before it calibrates: what this machine runs faster in float stays so.
+void choose_by_speed(const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,
+                     const TempDir& work, run::Prepared& prepared, quantization::Placement& placement, Plan& plan) {
+  if (!config::chooses_by_speed(options)) return;
+  auto choice = run::choose_by_speed(prepared, placement, options, runtime, source, work.path(), work.path());
+  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+  placement = run::place(prepared, options.config);
+  for (auto& note : choice.notes) plan.notes.push_back(std::move(note));
+}
+
+// What the run will have in integers if measuring changes nothing; gates get there only by measuring.
+void count_nodes(run::Prepared prepared, const QuantizeOptions& options, Plan& plan) {
+  plan.nodes_may_change = config::may_measure_accuracy(options) && config::has_samples(options) &&
+                          options.accuracy.sensitivity != SensitivityMode::report;
+  count_nodes(prepared.model, run::place(prepared, options.config), plan);
+  plan.nodes_with_gates = plan.nodes_quantized;
+  prepared.integer_gates.clear();
+  count_nodes(prepared.model, run::place(prepared, options.config), plan);
+}
+
+void add_stages(const remedies::StageMemory& memory, Plan& plan) {
+  plan.stages = {{"calibration", plan.peak_memory}};
+  const std::pair<const char*, std::uint64_t> more[] = {
+      {"measuring accuracy", memory.measuring}, {"tuning weights", memory.tuning}, {"latency", memory.timing}};
+  for (const auto& [what, bytes] : more) {
+    if (bytes == 0) continue;
+    const bool left_out = bytes > plan.memory_budget && what != more[0].first;
+    plan.stages.push_back({left_out ? fmt::format("{}: left out", what) : what, bytes});
+    if (!left_out) plan.peak_memory = std::max(plan.peak_memory, bytes);
+  }
+}
+
 Plan plan_within_time(const QuantizeOptions& options) {
   const quantization::RangeOptions ranges{options.method, options.overrides, 1};
   Plan result;
@@ -214,23 +259,21 @@ Plan plan_within_time(const QuantizeOptions& options) {
   result.transformer = graph::find_transformer(original, limits);
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
   if (const auto own = run::with_kept_floats(original, options, runtime)) return plan_within_time(*own);
-  const auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent, limits);
-  const auto placement = run::place(prepared, options.config);
-  count_nodes(prepared.model, placement, result);
+  auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent, limits);
+  const auto specs = run::input_specs(prepared.model);
+  const auto source = open_samples(options, specs);
+  auto placement = run::place(prepared, options.config);
+  choose_by_speed(options, runtime, source.get(), work, prepared, placement, result);
+  count_nodes(prepared, options, result);
   result.tensors_observed = placement.to_observe().size();
   result.work_bytes = profile::directory_size(work.path());
   result.output_bytes = output_bytes(prepared.model, placement, options.config);
-  result.notes = notes_of(prepared, placement, options, runtime);
+  result.notes = notes_of(prepared, placement, options, runtime, std::move(result.notes));
 
-  const auto specs = run::input_specs(prepared.model);
   run::FirstSample first;
   planning::Circumstances circumstances{result.tensors_observed, quantization::needs_histograms(ranges),
                                         thread_count(options.threads), static_cast<std::size_t>(options.workers), 0};
-  if (options.calibration_data || options.samples != nullptr) {
-    const auto source = run::open_samples(options.calibration_data.value_or(""), options.samples, specs,
-                                          {.max_samples = options.max_samples,
-                                           .batch_size = options.batch_size,
-                                           .file_memory = run::memory_for_samples(options.resources)});
+  if (source) {
     result.files = source->file_count();
     first = run::first_sample(*source, specs);
     circumstances.sample_bytes = first.bytes;
@@ -248,6 +291,9 @@ Plan plan_within_time(const QuantizeOptions& options) {
   }
   add_cost(*cost, result);
   add_sweep(prepared, placement, types, circumstances, run::budget_of(options.resources, work.path()), result);
+  add_stages(remedies::stage_memory(prepared, types, placement, options,
+                                    {first.bytes, std::max<std::size_t>(result.files, 1)}, result.memory_budget),
+             result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
   if (config::may_measure_accuracy(options) && config::has_samples(options))
     result.measuring_inferences = inferences_of_measuring(result, placement.marks.size());

@@ -31,6 +31,7 @@ bool with_samples(const Recipe& r) { return r.has_samples; }
 bool with_prepared_output(const Recipe& r) { return r.options.prepared_output.has_value(); }
 bool by_speed(const Recipe& r) { return config::chooses_by_speed(r.options); }
 bool report_of_samples(const Recipe& r) { return r.reports && r.has_samples; }
+bool under_budget(const Recipe& r) { return r.has_samples && r.options.resources.memory_budget; }
 bool to_16_bits(const Recipe& r) { return r.lowers_rest; }
 bool becomes_16_bits(const Recipe& r) { return config::writes_16_bits(r.options.config); }
 bool converts_floats(const Recipe& r) { return r.lowers_rest || (r.result & kFloats) != 0; }
@@ -62,6 +63,7 @@ constexpr Stage kStages[] = {
 
     {"place pairs", kIntegers, always, place_integers, pre_process},
     {"leave in float what is faster so", kIntegers, by_speed, choose_by_speed, pre_process},
+    {"keep to the budget", kIntegers, under_budget, keep_to_budget, pre_process},
     {"place blocks", kBlocks, always, place_blocks, pre_process},
     {"open the samples", kBlocks, with_samples, of_blocks<&BlockWork::open_samples>, pre_process},
     {"write the prepared model", kRewritten, with_prepared_output, write_prepared, pre_process},

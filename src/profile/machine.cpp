@@ -188,9 +188,11 @@ DETENT_VECTOR_CLONES std::uint64_t sum_of(const std::uint64_t* words, std::size_
   return sum;
 }
 
-double memory_rate(int threads) {
+double memory_rate(int threads, std::uint64_t room) {
+  if (room < kSmallestBuffer / 4) return 0;
   constexpr std::size_t kSlice = kStreams * kLine * sizeof(std::uint64_t);
-  const std::size_t words = std::max<std::size_t>(buffer_size() / threads / kSlice, 1) * kStreams * kLine;
+  const std::size_t words =
+      std::max<std::size_t>(std::min(buffer_size(), room) / threads / kSlice, 1) * kStreams * kLine;
   const Pages pages(words * threads * sizeof(std::uint64_t));
   if (pages.bytes().empty()) return 0;
   auto* const all = reinterpret_cast<std::uint64_t*>(pages.bytes().data());
@@ -224,14 +226,14 @@ double or_zero(const Measure& measure) noexcept {
 
 }  // namespace
 
-MachinePeaks measure_machine(int threads, const fs::path& directory) noexcept {
+MachinePeaks measure_machine(int threads, const fs::path& directory, std::uint64_t room) noexcept {
   MachinePeaks peaks;
   peaks.threads = std::clamp(threads, 1, processors());
   peaks.flops_per_second = or_zero([&] {
     std::vector<float> sinks(static_cast<std::size_t>(peaks.threads) * 16);  // a cache line for each
     return rate_of_all(peaks.threads, kComputeTime, [&](int thread) { return multiply_add(sinks[thread * 16]); });
   });
-  peaks.memory_bytes_per_second = or_zero([&] { return memory_rate(peaks.threads); });
+  peaks.memory_bytes_per_second = or_zero([&] { return memory_rate(peaks.threads, room); });
   peaks.disk_bytes_per_second = or_zero([&] { return disk_rate(directory); });
   return peaks;
 }

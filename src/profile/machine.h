@@ -1,7 +1,9 @@
 // What this machine can do at best, measured and not looked up: the yardstick that a stage's figures are held against.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 
 namespace detent::profile {
 
@@ -21,6 +23,8 @@ struct MachinePeaks {
 /// and 64 MiB of disk in `directory`, in a file without a name: nothing is left, even by a killed process. Both would
 /// show in a profile, so call it when the run's own figures have been taken (Profiler::finish). Never throws: what
 /// cannot be measured is 0. `threads` below 1 counts as 1.
-MachinePeaks measure_machine(int threads, const std::filesystem::path& directory) noexcept;
+/// `room`: bytes of memory that may be taken; with less than a quarter of 64 MiB memory is not rated.
+MachinePeaks measure_machine(int threads, const std::filesystem::path& directory,
+                             std::uint64_t room = std::numeric_limits<std::uint64_t>::max()) noexcept;
 
 }  // namespace detent::profile

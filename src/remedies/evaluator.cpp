@@ -7,9 +7,11 @@
 #include <numeric>
 #include <utility>
 
+#include "base/heap.h"
 #include "quantization/emit/qdq.h"
 #include "remedies/near_trials.h"
 #include "remedies/shared_trials.h"
+#include "remedies/stage_memory.h"
 #include "run/candidate.h"
 #include "run/deployed_fidelity.h"
 #include "run/finish_integers.h"
@@ -62,7 +64,10 @@ TrialRunner& Evaluator::runner(const run::Prepared& prepared) {
 }
 
 run::ContentOrderedSamples& Evaluator::source() {
-  if (!source_) source_.emplace(env_.source, run::ContentOrderOptions{0, has_rows_for_samples()});
+  if (!source_) {
+    const auto ahead = share_of_budget(options().resources, run::ContentOrderOptions().ahead);
+    source_.emplace(env_.source, run::ContentOrderOptions{0, has_rows_for_samples(), ahead});
+  }
   return *source_;
 }
 
@@ -70,6 +75,13 @@ bool Evaluator::has_rows_for_samples() {
   env_.source.rewind();
   const auto sample = env_.source.next();
   return sample && run::rows_are_samples(env_.runtime, env_.model, *sample, options().threads);
+}
+
+void Evaluator::rest() {
+  runner_.reset();
+  references_.clear();
+  if (source_) source_->keep(false);
+  trim_heap();
 }
 
 void Evaluator::model_changed() {

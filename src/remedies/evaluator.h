@@ -104,6 +104,10 @@ class Evaluator {
   /// The types of the draft's values, with the shapes of the first sample.
   const graph::ValueTypes& static_types(const Draft& draft);
 
+  /// Gives back the memory of what trials keep for those that may follow, for work that needs it. They take longer
+  /// then.
+  void rest();
+
   /// To be called when the float model was rewritten.
   void model_changed();
 

@@ -2,6 +2,7 @@
 
 #include "base/parallel.h"
 #include "base/paths.h"
+#include "remedies/stage_memory.h"
 #include "remedies/trial_model.h"
 
 namespace detent::remedies {
@@ -21,6 +22,7 @@ std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placeme
                              .cuts = model.map_cuts(sweep_->cuts),
                              .spool = sweep_->spool.get(),
                              .references = references,
+                             .reference_bytes = share_of_budget(context.resources, kReferenceBytes),
                              .watch = std::move(watch)});
   sweep_->spool.reset();
   paths::remove(context.directory);

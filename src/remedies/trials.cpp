@@ -140,7 +140,7 @@ class Trials {
     std::uint64_t bytes = 0;
     for (const auto& [key, value] : *options_.references) bytes += value.bytes.size();
     for (const auto& value : values) bytes += value.bytes.size();
-    if (bytes > kReferenceBytes) return;
+    if (bytes > options_.reference_bytes) return;
     for (std::size_t i = 0; i < names.size(); ++i)
       (*options_.references)[{options_.samples.skipped + s, names[i]}] = values[i];
   }

@@ -35,8 +35,9 @@ struct TrialOptions {
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
   /// Results of the float model by position of the sample and by name: those that are there are not computed again, and
-  /// others are kept up to kReferenceBytes.
+  /// others are kept up to `reference_bytes`.
   References* references = nullptr;
+  std::uint64_t reference_bytes = kReferenceBytes;
   /// Is shown the marked values of the float model's runs, by their marks; may be empty.
   std::function<void(const std::string& mark, const data::TensorView& value)> watch = {};
 };

@@ -116,10 +116,10 @@ void save_kernel_table(speed::KernelTable& table, const std::optional<fs::path>&
 
 SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placement& all,
                             const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,
-                            const RunDirectory& directory) {
+                            const fs::path& directory, const fs::path& scratch) {
   const graph::Index index(prepared.model);
   SpeedChoice choice;
-  const auto file = directory.path() / "faster-in-float.json";
+  const auto file = directory / "faster-in-float.json";
   if (options.resources.ranks != nullptr)
     options.resources.ranks->barrier(options.stop);  // so that none disturbs rank 0
   if (auto earlier = decided(file)) {
@@ -127,8 +127,8 @@ SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placem
   } else if (shim::rank_of(options.resources.ranks) == 0) {
     const auto types =
         source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
-    choice.in_float = choose({prepared.model, index, types, options.config}, all.selected, options, runtime,
-                             directory.scratch(), choice.notes);
+    choice.in_float =
+        choose({prepared.model, index, types, options.config}, all.selected, options, runtime, scratch, choice.notes);
     remember(file, choice.in_float);
   }
   choice.in_float = shim::names_of_first(options.resources.ranks, std::move(choice.in_float), options.stop);

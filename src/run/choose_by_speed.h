@@ -12,7 +12,6 @@
 #include "exec/session.h"
 #include "quantization/placement.h"
 #include "run/prepare.h"
-#include "run/run_directory.h"
 #include "speed/kernel_table.h"
 
 namespace detent::run {
@@ -31,9 +30,9 @@ void save_kernel_table(speed::KernelTable& table, const std::optional<std::files
 
 /// `all`: where everything that may be quantized is. Shapes are those of the first sample; without samples, those that
 /// the model states. Times that the kernel table lacks are measured and put there; a resumed run decides as the
-/// interrupted one did. Throws what the kernel table and sessions throw.
+/// interrupted one did, by what it left in `directory`. Throws what the kernel table and sessions throw.
 SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placement& all,
                             const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,
-                            const RunDirectory& directory);
+                            const std::filesystem::path& directory, const std::filesystem::path& scratch);
 
 }  // namespace detent::run

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/heap.h"
 #include "data/floats.h"
 #include "exec/emit.h"
 #include "exec/unused_memory.h"
 #include "graph/index.h"
+#include "planning/calibration.h"
 #include "run/kv_cache.h"
 #include "run/lost_channels.h"
 #include "run/next_tokens.h"
@@ -24,8 +26,8 @@ namespace detent::run {
 namespace {
 
 exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const std::vector<std::string>& taps,
-                   const exec::GuardOptions& guard) {
-  exec::SessionOptions options{exec::SessionMode::deployed, guard.threads, guard.stop, true};
+                   const exec::GuardOptions& guard, exec::SessionMode mode = exec::SessionMode::deployed) {
+  exec::SessionOptions options{mode, guard.threads, guard.stop, true};
   options.edits = !taps.empty();
   return {runtime, exec::emit(model, {taps, {}, {}}), fmt::format("model '{}'", model.path.string()), options};
 }
@@ -77,12 +79,15 @@ void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found)
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options) {
+  trim_heap();  // of what was there before: two models run beside each other now
   auto original = onnx::read_model(float_model);
   auto quantized = onnx::read_model(model);
   SharedDecisions decisions(runtime, original, quantized);
   DecisionRecorder recorder(decisions);
   DecisionPlayer player(decisions);
-  auto in_float = open(runtime, original, decisions.taps(), options);
+  // Other kernels change last bits of the float model's results, and take less.
+  const auto mode = options.saves_memory ? planning::tuning_for(original) : exec::SessionMode::deployed;
+  auto in_float = open(runtime, original, decisions.taps(), options, mode);
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);
   // Results of other decisions cannot be compared: then the file's own run shows only that it runs.

@@ -67,7 +67,8 @@ exec::GuardOptions guard_options(const QuantizeOptions& options, const fs::path&
   return {.threads = options.threads,
           .load_seconds = load,
           .run_seconds = options.resources.sample_time_limit.value_or(10 * kLeast),
-          .stop = options.stop};
+          .stop = options.stop,
+          .saves_memory = options.resources.memory_budget.has_value()};
 }
 
 void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t count) {

@@ -1,8 +1,10 @@
 // The data in the report's page; docs/report.md lists its keys.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -12,6 +14,7 @@
 #include "config/enum_names.h"
 #include "profile/roofline.h"
 #include "run/device_json.h"
+#include "run/model_fingerprint.h"
 #include "run/outcome.h"
 #include "run/run_report.h"
 
@@ -289,6 +292,8 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
   const json stages = stages_json(report, times, profiler.profiler().device());
   json out{{"title", request.model.filename().string()},
            {"version", DETENT_VERSION},
+           {"date", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
+           {"model_fingerprint", fingerprint_of(onnx::read_model(request.model)).text()},
            {"command", request.command},
            {"summary", summary_json(report, request.quantized, profiler.profiler())},
            {"verdict", verdict_text(stages)},

@@ -96,13 +96,17 @@ void check_report_paths(const std::optional<std::filesystem::path>& html,
 
 ReportRequest request_of(const QuantizeOptions& options, const QuantizeResult& result,
                          const std::filesystem::path& work_dir) {
-  return {options.report, options.trace, options.model,   options.command,
-          result.notes,   &result,       options.threads, work_dir};
+  return {options.report,  options.trace, options.model,
+          options.command, result.notes,  &result,
+          options.threads, work_dir,      options.resources.memory_budget};
 }
 
 void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler) {
   if (!request.html && !request.trace) return;
-  report.machine = profile::measure_machine(static_cast<int>(thread_count(request.threads)), request.work_dir);
+  const auto resident = profile::memory_now().resident;
+  const auto budget = request.memory_budget.value_or(std::numeric_limits<std::uint64_t>::max());
+  report.machine = profile::measure_machine(static_cast<int>(thread_count(request.threads)), request.work_dir,
+                                            budget - std::min(budget, resident));
   if (report.device)
     report.device->peaks = profile::measure_cuda(report.device->config.cuda.front(), report.device->config.precision);
   assign_times(report);

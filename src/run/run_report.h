@@ -65,6 +65,7 @@ struct ReportRequest {
   const QuantizeResult* quantized = nullptr;  // none: calibration alone
   int threads = 0;
   std::filesystem::path work_dir;
+  std::optional<std::uint64_t> memory_budget = {};
 };
 
 /// Of a run of quantize, whose options and result must outlive it.

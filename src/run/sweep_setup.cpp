@@ -213,7 +213,6 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
   collected.statistics = collect(context, prepared, placement, source, options);
   if (options.ranks != nullptr) merge_statistics(*options.ranks, collected.statistics, context.stop);
   for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
-  for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
   for (auto& note : sweep_notes(setup, context.resources)) collected.notes.push_back(std::move(note));
   return collected;
 }

@@ -161,6 +161,8 @@ WRONG = {
     "no preset": (["--images", "DIR"], USAGE, "give --image-preset: imagenet, 01"),
     "both": (["--images", "DIR", "--image-preset", "01", "--calibration-data", "DIR"], USAGE, "leave one of them out"),
     "alone": (["--image-preset", "01"], USAGE, "go with --images"),
+    "as samples": (["--calibration-data", "DIR"], BAD_INPUT, "--image-preset imagenet, 01, 11, 255 or yolo"),
+    "none of them": (["--images", "DIR", "--image-preset", "01", "--samples", "0"], USAGE, "leave it out to use all"),
     "no folder": (["--images", "nowhere", "--image-preset", "01"], BAD_INPUT, "cannot list 'nowhere'"),
 }
 

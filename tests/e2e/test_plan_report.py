@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import graphs
 import numpy as np
@@ -183,3 +185,64 @@ def test_a_convolution_of_unknown_rank_is_listed(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     result = support.detent("inspect", tmp_path / "model.onnx")
     assert (result.returncode, "behind" in result.stdout) == (0, True), result.stderr
+
+
+def peak_of(*command: object) -> tuple[int, str]:
+    """The largest process of a command as the kernel counts it, in bytes, and what it printed. It must succeed."""
+    words = [sys.executable, "-c", PEAK, str(support.DETENT), *map(str, command)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    peak, _, told = result.stdout.partition("\n")
+    return int(peak) * 1024, told
+
+
+PEAK = """
+import resource, subprocess, sys
+ran = subprocess.run(sys.argv[1:], capture_output=True, text=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+print(ran.stdout)
+sys.stderr.write(ran.stderr)
+sys.exit(ran.returncode)
+"""
+
+
+@pytest.fixture(scope="module", params=["ppocr_cls", "ppocr_det"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """A trained model as the command line takes it, with pictures, and where times of kernels are kept."""
+    folder = tmp_path_factory.mktemp(request.param)
+    size = {"ppocr_cls": 64, "ppocr_det": 320}[request.param]
+    pictures = ["--images", support.MODELS / "photos", "--image-preset", "imagenet", "--set", f"image-size={size}"]
+    kept = ["--set", f"kernel-table={folder / 'kernels.json'}"]
+    return [support.MODELS / f"{request.param}.onnx", "-o", folder / "q.onnx", *pictures, *kept]
+
+
+BALANCED = ["--preset", "balanced"]
+
+
+@pytest.mark.parametrize("options", [BALANCED, ["--preset", "plain", "--no-bench"], [*BALANCED, "--optimize-for", "size"]])
+def test_the_plan_of_the_same_line(trained: list[object], options: list[object]) -> None:
+    """Nodes are those that the run begins with, of which measuring takes some back; the peak is the run's."""
+    planned = json.loads(peak_of("plan", *trained, *options, "--json")[1])
+    peak, told = peak_of("quantize", *trained, *options, "--json")
+    done = json.loads(told)
+    if planned["nodes_may_change"]:
+        assert 0.7 * planned["nodes_quantized"] <= done["nodes_quantized"] <= planned["nodes_with_gates"]
+    else:
+        assert done["nodes_quantized"] == planned["nodes_quantized"]
+    assert planned["peak_memory_bytes"] == max(stage["bytes"] for stage in planned["stages"])
+    ran = {stage["name"] for stage in done["stages"]}
+    happened = [stage for stage in planned["stages"] if stage["what"] != "tuning weights" or "Fast Finetune" in ran]
+    assert 0.75 < max(stage["bytes"] for stage in happened) / peak < 1.25
+
+
+def test_a_budget_of_the_default_preset_is_kept(trained: list[object], tmp_path: Path) -> None:
+    budget = [*BALANCED, "--memory-budget", "120MiB"]
+    planned = json.loads(peak_of("plan", *trained, *budget, "--json")[1])
+    peak, told = peak_of("quantize", *trained, *budget, "--report", tmp_path / "r.html", "--json")
+    assert peak < 120 << 20
+    assert planned["peak_memory_bytes"] < 120 << 20
+    left_out = [stage for stage in planned["stages"] if stage["what"].endswith(": left out")]
+    notes = json.loads(told)["notes"]
+    for stage in left_out:
+        what = {"tuning weights: left out": "weights are not tuned", "latency: left out": "latency is not measured"}[stage["what"]]
+        assert any(what in note for note in notes), notes

@@ -53,6 +53,7 @@ def test_the_same_bytes_come_of_the_file(folder: pathlib.Path, options: list[obj
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)["config"]
     assert told["model"] == str(folder / "m.onnx") and "save-config" not in told
+    assert told["model-fingerprint"] in (folder / "run.yaml").read_text()
     first = support.sha256(folder / "q.onnx")
     (folder / "q.onnx").unlink()
     assert again(folder).returncode == 0

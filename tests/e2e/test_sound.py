@@ -62,3 +62,30 @@ def test_rates_must_agree(model: Path, clips: Path, tmp_path: Path) -> None:
     assert result.returncode == BAD_INPUT
     assert "9.wav" in result.stderr and "8000 Hz" in result.stderr, result.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("last", [True, False])
+def test_channels_first_and_last(channels: int, last: bool, tmp_path: Path) -> None:
+    """[N, L, C], as Keras and TensorFlow export it, and [N, C, L]."""
+    b = Builder()
+    value = b.add("Transpose", "x", perm=[0, 2, 1]) if last else "x"
+    output = b.add(
+        "Gemm", b.add("Flatten", b.add("Conv", value, b.weight("w", 8, channels, 5))), b.weight("head", 8 * (LENGTH - 4), 4)
+    )
+    shape = ["N", LENGTH, channels] if last else ["N", channels, LENGTH]
+    onnx.save(b.model({"x": (TensorProto.FLOAT, shape)}, [output]), tmp_path / "model.onnx")
+    rng = np.random.default_rng(0)
+    (tmp_path / "clips").mkdir()
+    samples = []
+    for n in range(3):
+        values = rng.normal(0, 4000, (LENGTH, channels)).round().astype("<i2")
+        with wave.open(str(tmp_path / "clips" / f"{n}.wav"), "wb") as file:
+            file.setparams((channels, 2, RATE, 0, "NONE", ""))
+            file.writeframes(values.tobytes())
+        row = values.astype(np.float32) / 32768
+        samples.append({"x": (row if last else row.T)[None].copy()})
+    data = support.save_samples(tmp_path / "arrays", samples)
+    support.quantize(tmp_path / "model.onnx", tmp_path / "sound.onnx", tmp_path / "clips")
+    support.quantize(tmp_path / "model.onnx", tmp_path / "arrays.onnx", data)
+    assert (tmp_path / "sound.onnx").read_bytes() == (tmp_path / "arrays.onnx").read_bytes()

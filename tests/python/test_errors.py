@@ -1,5 +1,6 @@
 """Failures become exceptions of their kind, with one line that says what and what to change."""
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -63,6 +64,14 @@ def test_wrong_options(model, samples, config, parts):
     with pytest.raises(detent.Error) as caught:
         detent.quantize(model, data=samples, config=config)
     one_line(caught.value, *parts)
+
+
+@pytest.mark.parametrize("kind", [detent.Config, detent.Accuracy, detent.AdaRound, detent.Gptq, detent.MinMax, detent.Resources])
+def test_an_unknown_name_says_what_was_meant(kind):
+    name = next(iter(dataclasses.fields(kind))).name
+    with pytest.raises(detent.UsageError, match="has no option") as caught:
+        kind(**{name + "x": 1})
+    assert caught.value.hint == f"did you mean {name}?" or name in caught.value.hint
 
 
 def test_kinds_are_pythons_own_as_well(model, samples, tmp_path):

@@ -153,5 +153,5 @@ def test_tables_are_cut_short_in_print_only():
 @pytest.mark.parametrize("cls", [detent.AdaRound, detent.Config, detent.Device, detent.Resources])
 def test_configurations_are_values(cls):
     assert cls() == cls()
-    with pytest.raises(TypeError):
+    with pytest.raises(detent.UsageError):
         cls(unknown=1)

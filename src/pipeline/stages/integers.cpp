@@ -17,6 +17,7 @@
 #include "quantization/emit/qdq.h"
 #include "quantization/formats.h"
 #include "remedies/remedies.h"
+#include "remedies/stage_memory.h"
 #include "remedies/weight_tuning.h"
 #include "run/calibration_device.h"
 #include "run/choose_by_speed.h"
@@ -160,7 +161,7 @@ void tune_weights(Run& run) {
     draft.layers = std::move(tuned.layers);
     run.note(tuned.notes);
     if (work.measured) remedies::check_target(draft, *work.evaluator);
-  } else if (work.measured && config::may_tune(options)) {
+  } else if (work.measured && work.tunes_if_needed && config::may_tune(options)) {
     remedies::improve_emitted(draft, *work.evaluator);
     run.note(draft.notes);
   }
@@ -208,7 +209,8 @@ void choose_by_speed(Run& run) {
   auto& work = *run.integers;
   auto& prepared = work.draft.prepared;
   auto& placement = work.draft.assignment.placement;
-  auto choice = run::choose_by_speed(prepared, placement, run.options, *run.runtime, work.source.get(), *run.work);
+  auto choice = run::choose_by_speed(prepared, placement, run.options, *run.runtime, work.source.get(),
+                                     run.work->path(), run.work->scratch());
   prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
   placement = run::place(prepared, run.options.config);
   if (placement.marks.empty() && tunes(run.options.finetune.rounding))
@@ -216,6 +218,15 @@ void choose_by_speed(Run& run) {
                       "give --optimize-for size");
   run.note(choice.notes);
   run.result.faster_in_float = std::move(choice.in_float);
+}
+
+void keep_to_budget(Run& run) {
+  auto& work = *run.integers;
+  const auto left_out = remedies::keep_to_budget(run.options, work.draft.prepared, work.draft.assignment.placement,
+                                                 *run.runtime, *work.source);
+  run.note(left_out.notes);
+  work.tunes_if_needed = !left_out.tuning;
+  if (left_out.timing) run.timed_inputs.reset();
 }
 
 void calibrate(Run& run) {

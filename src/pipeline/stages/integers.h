@@ -26,13 +26,16 @@ struct IntegerWork {
     QuantizeResult result;
   };
   std::optional<Improved> improved;
-  double lost_db = 0;  // by the deployed model beside what was measured to choose it
+  bool tunes_if_needed = true;  // false: the memory budget leaves no room for it
+  double lost_db = 0;           // by the deployed model beside what was measured to choose it
 };
 
 /// Where pairs go, and what the weights need.
 void place_integers(Run& run);
 /// Leaves in float what this machine runs faster so.
 void choose_by_speed(Run& run);
+/// Leaves out what was not asked for and would not keep to the memory budget.
+void keep_to_budget(Run& run);
 /// For a report: what the layers of the model compute.
 void describe_layers(Run& run);
 /// Observes the samples, or reads saved statistics, and proposes ranges.

@@ -62,6 +62,7 @@ void write_integers(Run& run) {
   const auto scope = run.profiler.scope(profile::Step::post_process);
   const auto& options = run.options;
   auto& work = *run.integers;
+  if (work.evaluator) work.evaluator->rest();
   run::Prover prove(options, &*run.runtime);
   // Small floats have no trials to choose by, but what is written can be told of.
   const bool tells = work.measured || (work.evaluator && is_float(options.config.activation_type));
@@ -82,10 +83,11 @@ void choose_again(Run& run) {
   auto& work = *run.integers;
   const auto scope = run.profiler.scope(run::kSensitivityStage);
   const double first_db = run.result.accuracy->sqnr_db;
-  const auto nodes = computed_otherwise(run.options, work.draft.prepared.model);
+  const auto [nodes, words] =
+      computed_otherwise(run.options, work.draft.prepared.model, run.runtime->peak_activation_bytes());
   const auto told =
       fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value gives {:.1f}: {}", first_db,
-                  first_db + work.lost_db, words_for(nodes));
+                  first_db + work.lost_db, words);
   if (nodes.empty() || !remedies::acts(run.options) || run.options.config.formats_given) {
     run.result.notes.push_back(told);
     return;
@@ -105,7 +107,7 @@ void choose_again(Run& run) {
 
 void compare_layers(Run& run) {
   if (run.options.samples != nullptr) run.options.samples->rewind();
-  run.report.comparison = compare(comparison_of(run.options, kCompared));
+  run.report.comparison = compare_layers(run.options, *run.runtime, kCompared, run.result);
 }
 
 }  // namespace detent::pipeline

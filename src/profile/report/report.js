@@ -127,13 +127,14 @@ function notesSection({notes}) {
   return notes.length ? section('Notes', el('ul', {class: 'notes'}, ...notes.map((note) => el('li', {}, String(note))))) : null;
 }
 
-function header({title, version, command, machine}) {
+function header({title, version, date, model_fingerprint, command, machine}) {
   const words = list(command).map(String);
   const quoted = words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(' ');
   const facts = [[machine.threads, (x) => `${count(x)} ${x === 1 ? 'thread' : 'threads'}`], [machine.flops_per_second, flopsPerSecond],
     [machine.memory_bytes_per_second, (x) => `memory ${bytesPerSecond(x)}`], [machine.disk_bytes_per_second, (x) => `disk ${bytesPerSecond(x)}`]];
   const measured = facts.filter(([x]) => isNumber(x)).map(([x, show]) => show(x)).join(' · ');
-  return el('header', {}, el('h1', {}, title || 'detent report'), version ? el('p', {class: 'origin'}, `detent ${version}`) : null,
+  return el('header', {}, el('h1', {}, title || 'detent report'), version ? el('p', {class: 'origin'}, `detent ${version}${date ? `, ${date}` : ''}`) : null,
+    model_fingerprint ? el('p', {class: 'origin'}, `Fingerprint of the float model: ${model_fingerprint}`) : null,
     quoted ? el('pre', {class: 'command', tabindex: '0', 'aria-label': 'Command'}, quoted) : null,
     measured ? el('p', {class: 'origin'}, `This machine, as measured: ${measured}`) : null);
 }

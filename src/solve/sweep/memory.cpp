@@ -33,15 +33,27 @@ planning::StagesOfForm nodes_of(const std::vector<Stage>& stages, const std::vec
 
 std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::min(from, what); }
 
-}  // namespace
+// What each layer takes at its turn, and what is there beside it.
+struct Needs {
+  std::vector<std::uint64_t> others;  // by layer
+  std::vector<std::uint64_t> own;     // the same
+  std::uint64_t together = 0;
+  std::uint64_t buffers = 0;
 
-MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
-                          const graph::ValueTypes& types, const onnx::Model& quantized,
-                          const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,
-                          std::size_t threads) {
-  MemoryShares memory;
-  memory.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
-  const auto stages = stages_of(layers, float_model, quantized, memory.together);
+  std::uint64_t peak() const {
+    std::uint64_t most = 0;
+    for (std::size_t i = 0; i < others.size(); ++i) most = std::max(most, others[i] + own[i]);
+    return most;
+  }
+};
+
+// `integers`: bytes of those in the model, and as they were saved.
+Needs needs_of(std::uint64_t budget, bool asked_for, const onnx::Model& float_model, const graph::ValueTypes& types,
+               const onnx::Model& quantized, const std::vector<TunedLayer>& layers, std::uint64_t integers,
+               std::uint64_t samples, const FinetuneConfig& config, std::size_t threads) {
+  Needs needs;
+  needs.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
+  const auto stages = stages_of(layers, float_model, quantized, needs.together);
   std::vector<int> before;  // each segment's first layer
   for (const auto& stage : stages) {
     if (!stage.in_body) before.push_back(layers[stage.layers.front()].float_node);
@@ -52,28 +64,61 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
   const auto segments =
       planning::memory_side_by_side(float_model, types, both)
           .value_or(planning::SideBySide{std::vector<std::uint64_t>(stages.size(), kUnknown), kUnknown / 4});
+  needs.buffers = segments.buffers;
 
-  std::map<std::string, std::uint64_t> needed;
-  for (const auto& cost : layer_costs(float_model, types, config, samples, threads)) needed[cost.name] = cost.bytes;
-  std::uint64_t integers = 0;  // in the model, and as they were saved
-  for (const auto& layer : layers) integers += 2 * quantized.graph.initializers[layer.stored_weight].data.size();
-  std::uint64_t peak = 0;
+  std::map<std::string, std::uint64_t> own;
+  for (const auto& cost : layer_costs(float_model, types, config, samples, threads)) own[cost.name] = cost.bytes;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     std::uint64_t sums = 0;
     for (const auto i : stages[s].layers) sums += gram_bytes(float_model, layers[i]);
     for (const auto i : stages[s].layers) {
-      const std::uint64_t others = kBeside + segments.stages[s] + integers + sums - gram_bytes(float_model, layers[i]);
-      memory.layers.push_back(less(budget, others));
-      peak = std::max(peak, others + needed[layers[i].name]);
+      needs.others.push_back(kBeside + segments.stages[s] + integers + sums - gram_bytes(float_model, layers[i]));
+      needs.own.push_back(own[layers[i].name]);
     }
   }
+  return needs;
+}
+
+}  // namespace
+
+std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                             const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
+                             const FinetuneConfig& config, std::size_t threads) {
+  auto layers = linear_layers(float_model);
+  std::erase_if(layers, [&](const auto& layer) {
+    const auto node = static_cast<std::size_t>(layer.float_node);
+    return !selected[node] || !is_selected(float_model.graph.nodes[node], config);
+  });
+  if (layers.empty()) return 0;
+  std::uint64_t integers = 0;
+  for (auto& layer : layers) {
+    layer.quantized_node = layer.float_node;
+    layer.input = layer.float_input;
+    integers += 2 * static_cast<std::uint64_t>(float_model.graph.initializers[layer.float_weight].count());
+  }
+  return needs_of(budget, asked_for, float_model, types, float_model, layers, integers, samples, config, threads)
+      .peak();
+}
+
+MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                          const graph::ValueTypes& types, const onnx::Model& quantized,
+                          const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,
+                          std::size_t threads) {
+  std::uint64_t integers = 0;
+  for (const auto& layer : layers) integers += 2 * quantized.graph.initializers[layer.stored_weight].data.size();
+  const auto needs =
+      needs_of(budget, asked_for, float_model, types, quantized, layers, integers, samples, config, threads);
+  const std::uint64_t peak = needs.peak();
   if (peak > budget) {
     const auto [need, left] = format_sizes(peak, budget);
     throw resource_error(fmt::format("fine-tuning needs {} of memory, and the budget is {}", need, left),
                          fmt::format("the smallest --memory-budget that works is {}MiB", peak / kMiB + 1));
   }
+  MemoryShares memory;
+  memory.together = needs.together;
+  for (const auto others : needs.others) memory.layers.push_back(less(budget, others));
   const std::uint64_t room = less(budget, peak);
-  memory.spool = planning::split_budget(asked_for ? room : std::min(room, kLittle), segments.buffers);
+  memory.spool = planning::split_budget(asked_for ? room : std::min(room, kLittle), needs.buffers);
   return memory;
 }
 

@@ -31,4 +31,11 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
                           const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,
                           std::size_t threads);
 
+/// What share_memory() will find at the least, told before anything is quantized: the peak in bytes, and what of the
+/// spool stays in memory not counted; 0 where there is nothing to tune. `selected`: the nodes of the float model that
+/// will be quantized.
+std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                             const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
+                             const FinetuneConfig& config, std::size_t threads);
+
 }  // namespace detent::solve

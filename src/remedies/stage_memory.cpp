@@ -1,0 +1,97 @@
+#include "remedies/stage_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/parallel.h"
+#include "config/derived.h"
+#include "planning/calibration.h"
+#include "remedies/trials.h"
+#include "remedies/weight_tuning.h"
+#include "run/content_order.h"
+#include "run/samples.h"
+#include "run/sweep_setup.h"
+#include "solve/sweep/memory.h"
+
+namespace detent::remedies {
+namespace {
+
+constexpr std::uint64_t kTrials = std::uint64_t{12}
+                                  << 20;  // measured: heap in pieces, integers of weights, sums of pairs
+
+std::uint64_t weight_bytes(const onnx::Model& model) {
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : model.graph.initializers) bytes += tensor.data.size();
+  return bytes;
+}
+
+// Without the statistics.
+planning::Circumstances of_trials(const QuantizeOptions& options, const quantization::Placement& placement,
+                                  std::uint64_t sample_bytes) {
+  return {placement.to_observe().size(), false, thread_count(options.threads), 1, sample_bytes};
+}
+
+}  // namespace
+
+std::uint64_t share_of_budget(const Resources& resources, std::uint64_t without) {
+  constexpr std::uint64_t kShare = 16;
+  return resources.memory_budget ? std::min(without, *resources.memory_budget / kShare) : without;
+}
+
+StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes& types,
+                         const quantization::Placement& placement, const QuantizeOptions& options,
+                         const SampleSizes& samples, std::uint64_t budget) {
+  StageMemory memory;
+  const auto& model = prepared.model;
+  const auto circumstances = of_trials(options, placement, samples.bytes);
+  const auto cost = planning::calibration_cost(model, types, placement.to_observe(), circumstances);
+  if (!cost) return memory;
+  const bool measures = config::may_measure_accuracy(options) && config::has_samples(options);
+  if (measures && !placement.marks.empty()) {
+    const auto waiting =
+        std::min(samples.bytes * samples.count, share_of_budget(options.resources, run::ContentOrderOptions().ahead));
+    memory.measuring = std::min(cost->peak_memory(), budget) + waiting + kTrials;
+    if (config::may_tune(options))
+      memory.tuning = solve::planned_memory(budget, false, model, types, placement.selected, samples.count,
+                                            automatic_gptq(options.finetune), circumstances.threads);
+  }
+  if (tunes(options.finetune.rounding))
+    memory.tuning = solve::planned_memory(budget, true, model, types, placement.selected, samples.count,
+                                          options.finetune, circumstances.threads);
+  if (options.bench && !config::writes_16_bits(options.config)) {
+    // As run::measure_latencies() counts them: the float model, and one of about a quarter.
+    constexpr double kOfBoth = 2.5;
+    memory.timing =
+        static_cast<std::uint64_t>(kOfBoth * static_cast<double>(weight_bytes(model))) + cost->peak_memory();
+  }
+  return memory;
+}
+
+LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prepared,
+                       const quantization::Placement& placement, const exec::Runtime& runtime,
+                       data::SampleSource& source) {
+  LeftOut left;
+  const auto budget = options.resources.memory_budget;
+  if (!budget) return left;
+  const auto first = run::first_sample(source, run::input_specs(prepared.model));
+  const auto types = run::static_types(prepared.types, prepared.model, runtime, source);
+  const auto needed = stage_memory(prepared, types, placement, options,
+                                   {first.bytes, std::max<std::size_t>(source.file_count(), 1)}, *budget);
+  left.tuning = config::may_tune(options) && needed.tuning > *budget;
+  left.timing = options.bench && needed.timing > *budget;
+  if (left.tuning)
+    left.notes.push_back(
+        fmt::format("weights are not tuned, whatever measuring finds: that would take about {} of "
+                    "memory, and the budget is {}",
+                    format_size(needed.tuning), format_size(*budget)));
+  if (left.timing)
+    left.notes.push_back(
+        fmt::format("latency is not measured: both models side by side would take about {} of memory, "
+                    "and the budget is {}",
+                    format_size(needed.timing), format_size(*budget)));
+  return left;
+}
+
+}  // namespace detent::remedies

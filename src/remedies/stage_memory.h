@@ -1,0 +1,52 @@
+// What the stages behind calibration take, told before the run: so that a plan names the peak of the whole run, and a
+// run under a budget leaves out at its start what would not keep to it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "graph/values.h"
+#include "quantization/placement.h"
+#include "run/prepare.h"
+
+namespace detent::remedies {
+
+/// Resident bytes at the peak of each stage; 0: the stage is not there, or what it takes is not known.
+struct StageMemory {
+  std::uint64_t measuring = 0;  // what roundings do to the results
+  std::uint64_t tuning = 0;     // of weights
+  std::uint64_t timing = 0;     // both models side by side
+};
+
+/// The samples that a run has: of the first, and how many.
+struct SampleSizes {
+  std::uint64_t bytes = 0;
+  std::uint64_t count = 1;
+};
+
+/// `types` must be of static shapes, as for the samples at hand. `budget`: in bytes, for all.
+StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes& types,
+                         const quantization::Placement& placement, const QuantizeOptions& options,
+                         const SampleSizes& samples, std::uint64_t budget);
+
+/// What a run does not do, with a note for each.
+struct LeftOut {
+  bool tuning = false;
+  bool timing = false;
+  std::vector<std::string> notes;
+};
+
+/// Of what was not asked for, what would take more than the memory budget. What was asked for stays, and is refused by
+/// the stage that finds no room. Without a budget nothing is left out.
+LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prepared,
+                       const quantization::Placement& placement, const exec::Runtime& runtime,
+                       data::SampleSource& source);
+
+/// What samples that wait for another pass may take, of so many bytes without a budget.
+std::uint64_t share_of_budget(const Resources& resources, std::uint64_t without);
+
+}  // namespace detent::remedies
