@@ -91,10 +91,9 @@ class Search {
       make_singles();
       for (int round = 0; round < kRounds; ++round) make_mixed(round);
     } catch (const Error& e) {
-      if (e.kind() != ErrorKind::interrupted || !out_of_time_() || points_->made().empty()) throw;
+      if (e.kind() != ErrorKind::interrupted || !out_of_time_() || !points_->keep_timed()) throw;
       result_.out_of_time = true;
     }
-    points_->time();
     conclude();
     return std::move(result_);
   }
@@ -108,6 +107,7 @@ class Search {
       point.name = name;
       point.single = true;
       points_->make(std::move(point), points_->of_format(name));
+      if (points_->float_seconds() == 0) points_->time();  // so that there is one when time is up
     }
     points_->time();
   }

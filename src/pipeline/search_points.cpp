@@ -147,6 +147,11 @@ void SearchPoints::time() {
   }
 }
 
+bool SearchPoints::keep_timed() {
+  made_.erase(made_.begin() + static_cast<std::ptrdiff_t>(timed_), made_.end());
+  return timed_ > 0;
+}
+
 SearchPoint float_point(const SearchOptions& options) {
   SearchPoint point;
   point.name = "fp32";

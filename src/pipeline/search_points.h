@@ -39,6 +39,8 @@ class SearchPoints {
   bool make(SearchPoint point, const QuantizeOptions& options);
   /// Times of those that have none yet, in turns with the float model's. Throws resource where they cannot be measured.
   void time();
+  /// When time is up: forgets those that have no times yet. False: nothing is left.
+  bool keep_timed();
 
   const std::vector<MadePoint>& made() const noexcept { return made_; }
   const std::vector<std::string>& notes() const noexcept { return notes_; }
