@@ -41,7 +41,7 @@ DETENT_METHODS = [
     "percentile",
     "layerwise-percentile",
     "mse",
-    "mse --set power-of-two-scale --activation-symmetric",
+    "mse --set power-of-two-scale --set activation-symmetric",
     "entropy",
 ]
 ORT_METHODS = ["minmax", "percentile", "entropy"]

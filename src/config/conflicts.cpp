@@ -273,7 +273,7 @@ const Conflict kConflicts[] = {
     {kStatic, always, bins_below_levels, "--set entropy-bins must be at least --set entropy-levels", ""},
     {kStatic, takes_most_common, not_symmetric_powers_of_two,
      "--set most-common chooses between power-of-two scales of symmetric activations",
-     "add --set power-of-two-scale --activation-symmetric"},
+     "add --set power-of-two-scale --set activation-symmetric"},
     {kStatic, activations_are_floats, weighs_integers,
      "floating-point types take ranges by minmax or percentile; the other methods weigh integers",
      "give --method minmax or percentile"},

@@ -135,7 +135,7 @@ bool holds_pictures(const fs::path& root) {
   if (holds_pictures(root))
     throw bad_input(fmt::format("{} holds pictures, and no calibration data; found {}", quoted(root), found),
                     fmt::format("give them by --images {} --image-preset imagenet, 01, 11, 255 or yolo; {}",
-                                printable(root.string()), describe_inputs(inputs)));
+                                printable(root.string()), expectation(inputs)));
   throw bad_input(fmt::format("{} holds no calibration data; found {}", quoted(root), found), expectation(inputs));
 }
 

@@ -11,7 +11,6 @@
 #include "config/validate.h"
 #include "data/replay.h"
 #include "pipeline/quantize_family.h"
-#include "pipeline/recipe.h"
 #include "pipeline/stages.h"
 #include "run/automatic_target.h"
 #include "run/deadline.h"
@@ -46,7 +45,7 @@ QuantizeResult quantize_file(const QuantizeOptions& options) {
   run::check_report_paths(options.report, options.trace);
   return run::within_time(options, [](const QuantizeOptions& limited) {
     shim::require_cuda(limited.device.cuda);
-    auto result = pipeline::run_stages(pipeline::recipe_of(limited));
+    auto result = pipeline::run_stages(limited);
     result.outcome = run::outcome_of(result);
     return result;
   });

@@ -13,7 +13,6 @@
 #include "onnx/model.h"
 #include "onnx/write.h"
 #include "pipeline/deployed.h"
-#include "pipeline/recipe.h"
 #include "pipeline/stages.h"
 #include "run/model_folder.h"
 #include "run/outcome.h"
@@ -73,7 +72,7 @@ class Family {
     reads_again_ = true;
     if (members_[m]->format.empty()) return copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
-    return run_stages(recipe_of(options), {.extremes = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});
+    return run_stages(options, {.extremes = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});
   }
 
   // Those of float32 are the first half of those of float16.
@@ -86,7 +85,7 @@ class Family {
       first.stages.clear();  // told there
       return convert_blocks(of_members_[m], of_members_[other].output, std::move(first));
     }
-    auto result = run_stages(recipe_of(of_members_[m]), {.extremes = &*extremes_});
+    auto result = run_stages(of_members_[m], {.extremes = &*extremes_});
     of_rotated_ = is_rotated(of_members_[m], result);
     return result;
   }
@@ -103,7 +102,7 @@ class Family {
       names->clear();
     options.resources.resume = false;  // what takes long is done
     if (options.samples != nullptr) options.samples->rewind();
-    const auto converted = run_stages(recipe_of(options), {.extremes = &*extremes_, .original = original});
+    const auto converted = run_stages(options, {.extremes = &*extremes_, .original = original});
     result.model_bytes_after = converted.model_bytes_after;
     result.floats = converted.floats;
     result.accuracy = converted.accuracy;

@@ -12,12 +12,8 @@
 
 namespace detent::pipeline {
 
-Run::Run(const Recipe& of, const Shared& with)
-    : recipe(of),
-      options(of.options),
-      shared(with),
-      run_profiler(options.profiler, options.profile),
-      profiler(run_profiler.profiler()) {}
+Run::Run(const Recipe& of, const Shared& with, run::RunProfiler& by)
+    : recipe(of), options(of.options), shared(with), run_profiler(by), profiler(run_profiler.profiler()) {}
 
 Run::~Run() = default;
 

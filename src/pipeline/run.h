@@ -41,7 +41,7 @@ struct Shared {
 
 struct Run {
   /// What is given must outlive the run.
-  Run(const Recipe& recipe, const Shared& shared);
+  Run(const Recipe& recipe, const Shared& shared, run::RunProfiler& profiler);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
   ~Run();
@@ -49,7 +49,7 @@ struct Run {
   const Recipe& recipe;
   const QuantizeOptions& options;  // the recipe's
   const Shared& shared;
-  run::RunProfiler run_profiler;
+  run::RunProfiler& run_profiler;
   profile::Profiler& profiler;
   std::optional<exec::Runtime> runtime;
   std::optional<run::RunDirectory> work;  // weights in blocks without samples need none

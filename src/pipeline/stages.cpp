@@ -115,8 +115,10 @@ bool has(const Stage& stage, const Recipe& recipe) {
   return (stage.results & recipe.result) != 0 && stage.wanted(recipe);
 }
 
-QuantizeResult run_stages(const Recipe& recipe, const Shared& shared) {
-  Run run(recipe, shared);
+QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared) {
+  run::RunProfiler profiler(options.profiler, options.profile);  // first: what a recipe reads counts
+  const auto recipe = recipe_of(options);
+  Run run(recipe, shared, profiler);
   std::optional<profile::Step> step;
   std::optional<profile::Scope> scope;
   for (const auto& stage : kStages) {

@@ -26,7 +26,8 @@ struct Stage {
 std::span<const Stage> stages();
 bool has(const Stage& stage, const Recipe& recipe);
 
-/// Runs the stages that the recipe asks for. The output is written completely or not at all. Throws Error.
-QuantizeResult run_stages(const Recipe& recipe, const Shared& shared = {});
+/// Makes the recipe of valid options, and runs the stages that it asks for. The output is written completely or not at
+/// all. Throws Error.
+QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared = {});
 
 }  // namespace detent::pipeline

@@ -21,7 +21,7 @@ def _static() -> Iterator[tuple[str, list[str]]]:
     yield "plain", ["--preset", "plain"]
     yield "plain, one scale", ["--preset", "plain", "--per-tensor"]
     yield "one scale", [*SIZE, "--per-tensor"]
-    yield "powers of two", [*SIZE, "--set", "power-of-two-scale", "--activation-symmetric"]
+    yield "powers of two", [*SIZE, "--set", "power-of-two-scale", "--set", "activation-symmetric"]
     yield "int16 falls back", [*SIZE, "--accuracy-fallback", "int16"]
     yield "no measuring", [*SIZE, "--set", "sensitivity=off"]
     yield "reduced range", [*SIZE, "--set", "weight-range=reduced"]

@@ -64,7 +64,7 @@ bool give(QuantizeOptions& options, const Setting& setting) {
 
 // The kinds of runs, each by the options that ask for it.
 std::vector<QuantizeOptions> kinds_of_runs() {
-  std::vector<QuantizeOptions> kinds(11);
+  std::vector<QuantizeOptions> kinds(12);
   for (const int blocks : {1, 2, 3}) kinds[blocks].weights_only.enabled = true;
   kinds[2].config.weight_type = QuantType::float8e4m3fn;
   kinds[3].weights_only.form = WeightForm::qdq;
@@ -76,6 +76,7 @@ std::vector<QuantizeOptions> kinds_of_runs() {
   kinds[8].config.weight_type = kinds[8].config.activation_type = QuantType::float8e4m3fn;
   kinds[9].config.activations = Activations::dynamic;
   kinds[10].finetune.rounding = WeightSolver::adaround;
+  kinds[11].node_formats = {"a=int8"};
   const auto without_samples = kinds;
   for (auto& kind : kinds) kind.calibration_data = "samples";
   kinds.insert(kinds.end(), without_samples.begin(), without_samples.end());

@@ -111,7 +111,7 @@ TEST(Resolve, WhatHasNoMeaningIsRefused) {
       const auto member = option.member(changed);
       const auto path = option.at.path;
       if (!member || names_what_is_made(path) || path == "config.float_type" || path == "config.block_float" ||
-          path == "weights_only.enabled")
+          path == "weights_only.enabled" || path == "node_formats")
         continue;
       if (path == "config.weight_type" && result == kBlocks) continue;  // floats only
       SCOPED_TRACE(std::string(option.name) + " " + std::to_string(result));

@@ -20,7 +20,7 @@ class Integers:
     symmetric: bool
 
     def options(self) -> list[str]:
-        return ["--activation-type", self.name] + ["--activation-symmetric"] * self.symmetric
+        return ["--activation-type", self.name] + ["--set", "activation-symmetric"] * self.symmetric
 
     def params(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scales and zero points of ranges, as ONNX Runtime computes them."""

@@ -60,7 +60,7 @@ class Config:
         """As options of detent's command line."""
         chosen = ["--activation-type", self.activation, "--weight-type", self.weight]
         chosen += ["--per-channel" if self.per_channel else "--per-tensor"]
-        return chosen + ["--activation-symmetric"] * self.symmetric + ["--set", "weight-range=reduced"] * self.reduce_range
+        return chosen + ["--set", "activation-symmetric"] * self.symmetric + ["--set", "weight-range=reduced"] * self.reduce_range
 
     def __str__(self) -> str:
         parts = [self.activation, self.weight, "channel" if self.per_channel else "tensor"]

@@ -15,7 +15,7 @@ import support
 from launcher import mpirun
 from support import DETENT, Path, Sample, calibrate, sha256
 
-POWERS = ["--set", "power-of-two-scale", "--activation-symmetric"]
+POWERS = ["--set", "power-of-two-scale", "--set", "activation-symmetric"]
 METHODS = {
     "minmax": ["--method", "minmax"],
     "percentile": ["--method", "percentile", "--set", "percentile=99.9"],

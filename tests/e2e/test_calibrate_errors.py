@@ -11,7 +11,7 @@ import support
 from failures import BAD_INPUT, USAGE, Place
 from support import Path, calibrate
 
-POWERS = ["--set", "power-of-two-scale", "--activation-symmetric"]
+POWERS = ["--set", "power-of-two-scale", "--set", "activation-symmetric"]
 
 
 @pytest.fixture

@@ -184,7 +184,10 @@ def test_scales_follow_the_integers(layers: tuple[Path, Path, list[Sample]], tmp
 def test_scales_are_refused_where_they_make_no_sense(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
     model, data, _ = layers
     command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--set", "update-scale"]
-    for options in (["--finetune", "gptq"], ["--finetune", "adaquant", "--set", "power-of-two-scale", "--activation-symmetric"]):
+    for options in (
+        ["--finetune", "gptq"],
+        ["--finetune", "adaquant", "--set", "power-of-two-scale", "--set", "activation-symmetric"],
+    ):
         refused = support.detent(*command, *options)
         assert refused.returncode == 2 and "--set update-scale" in refused.stderr
 

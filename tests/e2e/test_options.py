@@ -149,7 +149,10 @@ def test_documentation_has_every_option() -> None:
 
 EXAMPLES = {"choice": lambda o: o["words"][-1], "size": lambda o: "3GiB", "flag": lambda o: "true", "integer": lambda o: "3"}
 EXAMPLES |= {"number": lambda o: "0.5", "numbers": lambda o: "[50, 60]", "pair": lambda o: "[4, 3]", "text": lambda o: "text"}
-EXAMPLES |= {"texts": lambda o: "[a, b]", "choices": lambda o: f"[{o['words'][0]}]"}
+EXAMPLES |= {
+    "texts": lambda o: "[a=q4, b=q8]" if o["name"] == "node-formats" else "[a, b]",
+    "choices": lambda o: f"[{o['words'][0]}]",
+}
 
 
 CHOSEN_FROM = ("preset", "target", "format", "family", "config", "json")  # names of rows, and what a file may not say

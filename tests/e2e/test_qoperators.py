@@ -36,7 +36,7 @@ def steps_apart(pairs: Path, operators: Path, samples: list[support.Sample]) -> 
     )
 
 
-@pytest.mark.parametrize("options", [[], ["--per-tensor"], ["--activation-type", "int8", "--activation-symmetric"]], ids=str)
+@pytest.mark.parametrize("options", [[], ["--per-tensor"], ["--activation-type", "int8", "--set", "activation-symmetric"]], ids=str)
 def test_a_convolutional_net(tmp_path: Path, options: list[str]) -> None:
     onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
     samples = graphs.cnn_samples()

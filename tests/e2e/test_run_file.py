@@ -33,7 +33,7 @@ def again(folder: pathlib.Path, *options: object) -> subprocess.CompletedProcess
     [
         ["--method", "percentile", "--set", "percentile=99.9", "--per-tensor"],
         ["--op-types", "Conv,Relu,MaxPool", "--set", "tensor-method=relu1.out=minmax", "--set", "tensor-range=relu2.out=-1,1"],
-        ["--shape", "x:1x3x16x16", "--activation-symmetric", "--no-bench"],
+        ["--shape", "x:1x3x16x16", "--set", "activation-symmetric", "--no-bench"],
     ],
 )
 def test_the_same_bytes_come_of_the_file(folder: pathlib.Path, options: list[object]) -> None:

