@@ -105,8 +105,9 @@ void write_reports(RunReport& report, const ReportRequest& request, RunProfiler&
   if (!request.html && !request.trace) return;
   const auto resident = profile::memory_now().resident;
   const auto budget = request.memory_budget.value_or(std::numeric_limits<std::uint64_t>::max());
+  constexpr std::uint64_t kBeside = std::uint64_t{16} << 20;  // what threads and the disk's buffers take meanwhile
   report.machine = profile::measure_machine(static_cast<int>(thread_count(request.threads)), request.work_dir,
-                                            budget - std::min(budget, resident));
+                                            budget - std::min(budget, resident + kBeside));
   if (report.device)
     report.device->peaks = profile::measure_cuda(report.device->config.cuda.front(), report.device->config.precision);
   assign_times(report);
