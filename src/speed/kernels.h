@@ -30,8 +30,8 @@ struct Subject {
 std::string kernel_of(const Subject& subject, std::size_t node);
 
 /// Runs the node alone, with its own weights and made-up activations, in float and between QuantizeLinear and
-/// DequantizeLinear (an LSTM with scales that are found while it runs), on one thread. Changes of layout count as part of the conversions. `directory` is for working
-/// files. Throws what Session throws.
+/// DequantizeLinear (an LSTM with scales that are found while it runs), on one thread. Changes of layout count as part
+/// of the conversions. `directory` is for working files. Throws what Session throws.
 KernelTimes time_kernel(const Subject& subject, std::size_t node, const exec::Runtime& runtime,
                         const std::filesystem::path& directory, std::stop_token stop);
 
