@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <iterator>
 #include <map>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/paths.h"
+#include "data/picture.h"
 #include "data/text.h"
 
 namespace detent::data {
@@ -110,13 +110,6 @@ FileSet per_input(const fs::path& root, const Listing& listing, std::span<const 
   return set;
 }
 
-bool is_picture(const fs::path& file) {
-  std::string extension = file.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
 /// There or in folders below, as pictures are often sorted by class.
 bool holds_pictures(const fs::path& root) {
   constexpr int kMost = 1000;  // entries looked at: this only finds the words of an error
@@ -124,7 +117,7 @@ bool holds_pictures(const fs::path& root) {
   int seen = 0;
   for (fs::recursive_directory_iterator at(root, failed), end; !failed && at != end && seen < kMost;
        at.increment(failed), ++seen) {
-    if (is_picture(at->path())) return true;
+    if (is_picture(at->path().filename().string())) return true;
   }
   return false;
 }

@@ -21,6 +21,7 @@
 #include "run/calibration_device.h"
 #include "run/deadline.h"
 #include "run/low_floats.h"
+#include "run/merged_statistics.h"
 #include "run/model_fingerprint.h"
 #include "run/model_folder.h"
 #include "run/outputs.h"
@@ -37,21 +38,6 @@ namespace detent {
 namespace {
 
 using profile::Step;
-
-// Rank 0 ends with the statistics of all ranks.
-void reduce(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
-  if (ranks.size() == 1) return;
-  const std::string mine = ranks.rank() == 0 ? std::string() : calibration::encode(statistics);
-  ranks.gather(
-      std::as_bytes(std::span(mine)),
-      [&](int rank, std::span<const std::byte> bytes) {
-        const auto theirs = calibration::decode(bytes, fmt::format("what rank {} sent", rank));
-        if (theirs.model != statistics.model)
-          throw bad_input(fmt::format("rank {} calibrated another model file", rank), "give all ranks the same files");
-        statistics.merge(theirs);
-      },
-      stop);
-}
 
 std::optional<std::filesystem::path> data_path(const CalibrateOptions& options) {
   if (options.calibration_data.empty()) return std::nullopt;
@@ -160,7 +146,7 @@ class Calibration {
     report_.samples_run = statistics.samples;
     statistics.model = fingerprint_->finish();
     statistics.model_name = options_.model.filename().string();
-    reduce(ranks_, statistics, options_.stop);
+    run::gather_statistics(ranks_, statistics, options_.stop);
     statistics_ = std::move(statistics);
     result_.samples = statistics_.samples;
     result_.tensors = statistics_.tensors.size();

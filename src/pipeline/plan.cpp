@@ -198,15 +198,6 @@ std::vector<std::string> notes_of(const run::Prepared& prepared, const quantizat
   return notes;
 }
 
-std::unique_ptr<data::SampleSource> open_samples(const QuantizeOptions& options,
-                                                 const std::vector<data::InputSpec>& specs) {
-  if (!config::has_samples(options)) return nullptr;
-  return run::open_samples(options.calibration_data.value_or(""), options.samples, specs,
-                           {.max_samples = options.max_samples,
-                            .batch_size = options.batch_size,
-                            .file_memory = run::memory_for_samples(options.resources)});
-}
-
 }  // namespace
 
 std::uint64_t PlannedDevice::peak() const noexcept {
@@ -222,8 +213,6 @@ void choose_by_speed(const QuantizeOptions& options, const exec::Runtime& runtim
                      const TempDir& work, run::Prepared& prepared, quantization::Placement& placement, Plan& plan) {
   if (!config::chooses_by_speed(options)) return;
   auto choice = run::choose_by_speed(prepared, placement, options, runtime, source, work.path(), work.path());
-  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
-  placement = run::place(prepared, options.config);
   for (auto& note : choice.notes) plan.notes.push_back(std::move(note));
 }
 
@@ -261,7 +250,7 @@ Plan plan_within_time(const QuantizeOptions& options) {
   if (const auto own = run::with_kept_floats(original, options, runtime)) return plan_within_time(*own);
   auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent, limits);
   const auto specs = run::input_specs(prepared.model);
-  const auto source = open_samples(options, specs);
+  const auto source = config::has_samples(options) ? run::open_samples(options, specs) : nullptr;
   auto placement = run::place(prepared, options.config);
   choose_by_speed(options, runtime, source.get(), work, prepared, placement, result);
   count_nodes(prepared, options, result);

@@ -1,5 +1,6 @@
 #include "pipeline/recipe.h"
 
+#include <optional>
 #include <utility>
 
 #include "config/derived.h"
@@ -12,31 +13,36 @@ namespace detent::pipeline {
 namespace {
 
 // A model of 16-bit floats gets scales of their type.
-void keep_floats(Recipe& recipe) {
-  auto& options = recipe.options;
+std::optional<run::KeptFloats> kept_floats(const QuantizeOptions& options) {
+  if (config::result_of(options) != config::kIntegers) return std::nullopt;
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
-  auto kept = run::kept_floats(onnx::read_model(options.model), options.config, runtime,
-                               {options.resources.memory_budget, options.stop});
-  if (!kept) return;
-  options.config.float_type = kept->type;
-  config::validate(options);
-  recipe.in_float32 = std::move(kept->in_float32);
-  recipe.notes.emplace_back(
-      "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose "
-      "products the runtime's CPU computes on integers");
+  return run::kept_floats(onnx::read_model(options.model), options.config, runtime,
+                          {options.resources.memory_budget, options.stop});
 }
 
 }  // namespace
 
-Recipe recipe_of(const QuantizeOptions& options) {
+Recipe recipe_of_options(const QuantizeOptions& options) {
   Recipe recipe{.options = options, .result = config::result_of(options)};
-  if (recipe.result == config::kIntegers) keep_floats(recipe);
-  const auto& config = recipe.options.config;
-  recipe.preset = &config::preset(config);
-  recipe.target = &config::target(config);
+  recipe.target = &config::target(options.config);
   recipe.has_samples = config::has_samples(options);
   recipe.reports = options.report || options.trace;
-  recipe.lowers_rest = (recipe.result & (config::kIntegers | config::kBlocks)) != 0 && config::writes_16_bits(config);
+  recipe.lowers_rest =
+      (recipe.result & (config::kIntegers | config::kBlocks)) != 0 && config::writes_16_bits(options.config);
+  return recipe;
+}
+
+Recipe recipe_of(const QuantizeOptions& options) {
+  auto kept = kept_floats(options);
+  if (!kept) return recipe_of_options(options);
+  auto own = options;
+  own.config.float_type = kept->type;
+  config::validate(own);
+  auto recipe = recipe_of_options(own);
+  recipe.in_float32 = std::move(kept->in_float32);
+  recipe.notes.emplace_back(
+      "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose "
+      "products the runtime's CPU computes on integers");
   return recipe;
 }
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "config/option.h"
-#include "config/presets.h"
 #include "config/targets.h"
 #include "detent/quantize.h"
 
@@ -19,7 +18,6 @@ struct Recipe {
   /// Valid, for one model file, with a name of a target and with the floating-point type that the result has.
   QuantizeOptions options;
   config::Result result = config::kIntegers;
-  const config::Preset* preset = nullptr;
   const config::Target* target = nullptr;
   bool has_samples = false;
   bool reports = false;  // an HTML report or a trace is asked for
@@ -29,6 +27,14 @@ struct Recipe {
   std::unordered_set<std::string> in_float32 = {};
   std::vector<std::string> notes = {};
 };
+
+/// Whether the deployed result is timed: the runtime's CPU has no kernels of 16-bit floats and block floats.
+inline bool is_timed(const Recipe& recipe) {
+  return recipe.options.bench && !recipe.lowers_rest && (recipe.result & (kFloats | config::kBlockFloats)) == 0;
+}
+
+/// What follows from the options alone.
+Recipe recipe_of_options(const QuantizeOptions& options);
 
 /// A model of 16-bit floats whose products become integers keeps its type, unless the options say otherwise: for that
 /// it is read. Throws bad_input where it has several such types, and what loading it throws.

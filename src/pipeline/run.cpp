@@ -19,12 +19,8 @@ Run::~Run() = default;
 
 std::unique_ptr<data::SampleSource> Run::open_samples(std::vector<data::InputSpec> inputs,
                                                       const shim::Ranks* ranks) const {
-  return run::open_samples(options.calibration_data.value_or(""), options.samples, std::move(inputs),
-                           {.max_samples = options.max_samples,
-                            .batch_size = options.batch_size,
-                            .share = static_cast<std::size_t>(shim::rank_of(ranks)),
-                            .shares = static_cast<std::size_t>(shim::size_of(ranks)),
-                            .file_memory = run::memory_for_samples(options.resources)});
+  return run::open_samples(options, std::move(inputs), static_cast<std::size_t>(shim::rank_of(ranks)),
+                           static_cast<std::size_t>(shim::size_of(ranks)));
 }
 
 const exec::Runtime& Run::load_runtime() {

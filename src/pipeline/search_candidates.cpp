@@ -64,10 +64,7 @@ class Finder {
     auto placement = run::place(draft_.prepared, options_.config);
     draft_.proposals.constants = quantization::scan_weights(model(), placement, false);
     draft_.assignment.placement = std::move(placement);
-    source_ = run::open_samples(options_.calibration_data.value_or(""), options_.samples, run::input_specs(model()),
-                                {.max_samples = options_.max_samples,
-                                 .batch_size = options_.batch_size,
-                                 .file_memory = run::memory_for_samples(options_.resources)});
+    source_ = run::open_samples(options_, run::input_specs(model()));
   }
 
   void measure_errors() {

@@ -6,9 +6,7 @@
 
 #include "base/error.h"
 #include "pipeline/drafted_blocks.h"
-#include "quantization/assignment.h"
 #include "quantization/block_weights.h"
-#include "quantization/dynamic.h"
 #include "quantization/emit/blocks.h"
 #include "quantization/emit/dynamic.h"
 #include "run/choose_by_speed.h"
@@ -29,11 +27,7 @@ QuantConfig of_one_node(QuantConfig config) {
 onnx::Model in_dynamic_integers(onnx::Model part, QuantConfig config) {
   config = of_one_node(std::move(config));
   config.activations = Activations::dynamic;
-  auto placement = quantization::place_dynamic(part, config);
-  quantization::Proposals proposals;
-  proposals.constants = quantization::scan_weights(part, placement.weights, true);
-  const auto assignment = quantization::assign(part, placement.weights, proposals, config);
-  return quantization::emit_dynamic(std::move(part), placement, assignment.values);
+  return quantization::make_dynamic(std::move(part), config, true).model;
 }
 
 onnx::Model in_blocks(onnx::Model part, const QuantConfig& config, int bits, std::stop_token stop) {

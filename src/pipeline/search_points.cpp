@@ -45,11 +45,7 @@ SearchPoints::SearchPoints(const SearchOptions& options, const QuantizeOptions& 
 void SearchPoints::open_samples() {
   source_.reset();
   if (options_.samples != nullptr) options_.samples->rewind();
-  given_ = run::open_samples(options_.calibration_data.value_or(""), options_.samples,
-                             run::input_specs(onnx::read_model(options_.model)),
-                             {.max_samples = options_.max_samples,
-                              .batch_size = options_.batch_size,
-                              .file_memory = run::memory_for_samples(options_.resources)});
+  given_ = run::open_samples(options_, run::input_specs(onnx::read_model(options_.model)));
   source_.emplace(*given_, run::ContentOrderOptions{});
 }
 

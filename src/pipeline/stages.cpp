@@ -36,7 +36,6 @@ bool to_16_bits(const Recipe& r) { return r.lowers_rest; }
 bool becomes_16_bits(const Recipe& r) { return config::writes_16_bits(r.options.config); }
 bool converts_floats(const Recipe& r) { return r.lowers_rest || (r.result & kFloats) != 0; }
 bool not_lowered(const Recipe& r) { return !r.lowers_rest; }
-bool timed(const Recipe& r) { return r.options.bench && !r.lowers_rest; }
 bool within_size(const Recipe& r) { return r.options.weights_only.max_size && !r.options.accuracy.target; }
 bool for_target(const Recipe& r) { return r.options.accuracy.target.has_value(); }
 bool rotation_is_tried(const Recipe& r) {
@@ -100,7 +99,7 @@ constexpr Stage kStages[] = {
     {"choose again", kIntegers, not_lowered, choose_again},
 
     {"see whether it runs here", kBlocks | kCache, not_lowered, check_running},
-    {"time", kIntegers | kDynamic | kBlocks | kCache | kMixed, timed, time_result},
+    {"time", kAnyResult, is_timed, time_result},
     {"compare", kAnyResult & ~kIntegers, with_samples, compare_result},
     {"compare", kIntegers, to_16_bits, compare_result},
     {"tell of the lowered integers", kIntegers, to_16_bits, tell_of_lowered},

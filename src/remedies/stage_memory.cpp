@@ -18,8 +18,8 @@
 namespace detent::remedies {
 namespace {
 
-constexpr std::uint64_t kTrials = std::uint64_t{12}
-                                  << 20;  // measured: heap in pieces, integers of weights, sums of pairs
+// Measured: heap in pieces, integers of weights, sums of pairs.
+constexpr std::uint64_t kTrials = std::uint64_t{12} << 20;
 
 std::uint64_t weight_bytes(const onnx::Model& model) {
   std::uint64_t bytes = 0;

@@ -114,9 +114,9 @@ void save_kernel_table(speed::KernelTable& table, const std::optional<fs::path>&
   }
 }
 
-SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placement& all,
-                            const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,
-                            const fs::path& directory, const fs::path& scratch) {
+SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placement, const QuantizeOptions& options,
+                            const exec::Runtime& runtime, data::SampleSource* source, const fs::path& directory,
+                            const fs::path& scratch) {
   const graph::Index index(prepared.model);
   SpeedChoice choice;
   const auto file = directory / "faster-in-float.json";
@@ -127,17 +127,17 @@ SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placem
   } else if (shim::rank_of(options.resources.ranks) == 0) {
     const auto types =
         source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
-    choice.in_float =
-        choose({prepared.model, index, types, options.config}, all.selected, options, runtime, scratch, choice.notes);
+    choice.in_float = choose({prepared.model, index, types, options.config}, placement.selected, options, runtime,
+                             scratch, choice.notes);
     remember(file, choice.in_float);
   }
   choice.in_float = shim::names_of_first(options.resources.ranks, std::move(choice.in_float), options.stop);
   std::size_t products = 0, slower = 0;
   std::uint64_t saved = 0;  // bytes, by weights of 8 bits
   const std::set<std::string> in_float(choice.in_float.begin(), choice.in_float.end());
-  for (std::size_t n = 0; n < all.selected.size(); ++n) {
+  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
     const auto& node = prepared.model.graph.nodes[n];
-    if (!all.selected[n] || !graph::is_product(node)) continue;
+    if (!placement.selected[n] || !graph::is_product(node)) continue;
     ++products;
     if (!in_float.contains(node.id())) continue;
     ++slower;
@@ -151,6 +151,8 @@ SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placem
                     "--optimize-for size quantizes them all the same, which saves about {}",
                     slower, counted(products, "product"), format_size(saved)));
   }
+  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+  placement = place(prepared, options.config);
   return choice;
 }
 

@@ -28,11 +28,12 @@ speed::KernelTable open_kernel_table(const std::optional<std::filesystem::path>&
 void save_kernel_table(speed::KernelTable& table, const std::optional<std::filesystem::path>& file,
                        const std::stop_token& stop, std::vector<std::string>& notes);
 
-/// `all`: where everything that may be quantized is. Shapes are those of the first sample; without samples, those that
-/// the model states. Times that the kernel table lacks are measured and put there; a resumed run decides as the
-/// interrupted one did, by what it left in `directory`. Throws what the kernel table and sessions throw.
-SpeedChoice choose_by_speed(const Prepared& prepared, const quantization::Placement& all,
-                            const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,
+/// Leaves in float what this machine runs faster so, by Prepared::in_float; `placement`, at first of everything that
+/// may be quantized, follows. Shapes are those of the first sample; without samples, those that the model states. Times
+/// that the kernel table lacks are measured and put there; a resumed run decides as the interrupted one did, by what it
+/// left in `directory`. Throws what the kernel table and sessions throw.
+SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placement, const QuantizeOptions& options,
+                            const exec::Runtime& runtime, data::SampleSource* source,
                             const std::filesystem::path& directory, const std::filesystem::path& scratch);
 
 }  // namespace detent::run

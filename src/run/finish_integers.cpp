@@ -64,18 +64,13 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   own.exclude_op_types.clear();
   own.exclude_nodes.clear();
   if (quantization::is_4_bit(own.weight_type)) own.weight_type = QuantType::int8;
-  auto placement = quantization::place_dynamic(quantized, own);
-  quantization::Proposals proposals;
-  proposals.constants = quantization::scan_weights(quantized, placement.weights, options.allow_nonfinite);
-  const auto assignment = quantization::assign(quantized, placement.weights, proposals, own);
-  quantized = quantization::emit_dynamic(std::move(quantized), placement, assignment.values);
-  auto notes = assignment.notes;
-  notes.push_back(fmt::format("{} of 8 bits and quantize {} activations while the model runs",
-                              placement.nodes.size() == 1
-                                  ? "1 LSTM layer has weights"
-                                  : fmt::format("{} LSTM layers have weights", placement.nodes.size()),
-                              placement.nodes.size() == 1 ? "its" : "their"));
-  return notes;
+  auto made = quantization::make_dynamic(std::move(quantized), own, options.allow_nonfinite);
+  quantized = std::move(made.model);
+  made.notes.push_back(
+      fmt::format("{} of 8 bits and quantize {} activations while the model runs",
+                  made.nodes == 1 ? "1 LSTM layer has weights" : fmt::format("{} LSTM layers have weights", made.nodes),
+                  made.nodes == 1 ? "its" : "their"));
+  return std::move(made.notes);
 }
 
 }  // namespace

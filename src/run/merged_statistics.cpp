@@ -6,20 +6,29 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "calibration/statistics_file.h"
 #include "shim/shared_work.h"
 
 namespace detent::run {
 
-void merge_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
+void gather_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
   if (ranks.size() == 1) return;
-  const auto mine = calibration::encode(statistics);
+  const auto mine = ranks.rank() == 0 ? std::string() : calibration::encode(statistics);
   ranks.gather(
       std::as_bytes(std::span(mine)),
       [&](int rank, std::span<const std::byte> bytes) {
-        statistics.merge(calibration::decode(bytes, fmt::format("what rank {} sent", rank)));
+        const auto theirs = calibration::decode(bytes, fmt::format("what rank {} sent", rank));
+        if (theirs.model != statistics.model)
+          throw bad_input(fmt::format("rank {} calibrated another model file", rank), "give all ranks the same files");
+        statistics.merge(theirs);
       },
       stop);
+}
+
+void merge_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
+  if (ranks.size() == 1) return;
+  gather_statistics(ranks, statistics, stop);
   const auto merged = ranks.rank() == 0 ? calibration::encode(statistics) : std::string();
   const auto bytes = std::as_bytes(std::span(merged));
   std::vector<std::byte> all(bytes.begin(), bytes.end());

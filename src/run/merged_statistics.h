@@ -8,7 +8,11 @@
 
 namespace detent::run {
 
-/// Collective: each rank's statistics become those of all ranks' samples.
+/// Collective: rank 0 ends with the statistics of all ranks' samples. Throws bad_input where they are of different
+/// models.
+void gather_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop);
+
+/// The same, and all ranks get them.
 void merge_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop);
 
 }  // namespace detent::run

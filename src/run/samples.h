@@ -1,11 +1,13 @@
 // Calibration samples as a story opens them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/sample.h"
@@ -30,5 +32,17 @@ std::uint64_t memory_for_samples(const Resources& resources);
 std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& path, SampleStream* stream,
                                                  std::vector<data::InputSpec> inputs,
                                                  const data::SourceOptions& options);
+
+/// The samples that the options of a run name, or every `shares`-th of them, beginning with the one at `share`.
+template <class Options>
+std::unique_ptr<data::SampleSource> open_samples(const Options& options, std::vector<data::InputSpec> inputs,
+                                                 std::size_t share = 0, std::size_t shares = 1) {
+  return open_samples(options.calibration_data.value_or(""), options.samples, std::move(inputs),
+                      {.max_samples = options.max_samples,
+                       .batch_size = options.batch_size,
+                       .share = share,
+                       .shares = shares,
+                       .file_memory = memory_for_samples(options.resources)});
+}
 
 }  // namespace detent::run

@@ -11,7 +11,6 @@
 #include "graph/traits.h"
 #include "onnx/write.h"
 #include "quantization/assignment.h"
-#include "quantization/dynamic.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/qdq.h"
 #include "quantization/placement.h"
@@ -84,21 +83,13 @@ onnx::Model alone(const Subject& subject, std::size_t position) {
   return part;
 }
 
-onnx::Model with_dynamic_scales(const onnx::Model& part, const QuantConfig& config) {
-  auto placement = quantization::place_dynamic(part, config);
-  quantization::Proposals proposals;
-  proposals.constants = quantization::scan_weights(part, placement.weights, true);
-  const auto assignment = quantization::assign(part, placement.weights, proposals, config);
-  return quantization::emit_dynamic(part, placement, assignment.values);
-}
-
 onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types, const QuantConfig& given) {
   QuantConfig config = given;
   config.nodes.clear();
   config.exclude_nodes.clear();
   config.op_types = {part.graph.nodes.front().op_type()};
   config.exclude_op_types.clear();
-  if (part.graph.nodes.front().is("LSTM")) return with_dynamic_scales(part, config);
+  if (part.graph.nodes.front().is("LSTM")) return quantization::make_dynamic(part, config, true).model;
   auto placement = quantization::place(part, types, config);
   quantization::Proposals proposals;
   for (const auto& value : placement.to_observe()) proposals.ranges[value] = {{-1, 1}, {}};

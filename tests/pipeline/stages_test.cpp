@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "config/derived.h"
 #include "config/formats.h"
-#include "config/presets.h"
 
 namespace detent::pipeline {
 namespace {
@@ -17,13 +15,7 @@ using Names = std::vector<std::string>;
 
 Recipe recipe(QuantizeOptions options, bool with_samples) {
   if (with_samples) options.calibration_data = "samples";
-  Recipe made{.options = options, .result = config::result_of(options)};
-  made.preset = &config::preset(made.options.config);
-  made.target = &config::target(made.options.config);
-  made.has_samples = with_samples;
-  made.lowers_rest =
-      (made.result & (config::kIntegers | config::kBlocks)) != 0 && config::writes_16_bits(made.options.config);
-  return made;
+  return recipe_of_options(options);
 }
 
 Names stages_of(const std::string& format, bool with_samples) {

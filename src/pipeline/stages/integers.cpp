@@ -102,8 +102,10 @@ void settle_placement(Run& run, const calibration::Statistics& statistics) {
 // LSTM layers that nobody named: no trial rounds as they do, so that only measuring speaks for them.
 void try_recurrent(Run& run) {
   auto& prepared = run.integers->draft.prepared;
-  if (!config::tries_recurrent(run.options.config)) return;
-  for (const auto n : quantization::recurrent_layers(prepared.model, run.options.config)) {
+  const auto& options = run.options;
+  if (!config::tries_recurrent(options.config) || !config::may_measure_accuracy(options) || !remedies::acts(options))
+    return;
+  for (const auto n : quantization::recurrent_layers(prepared.model, options.config)) {
     const auto& id = prepared.model.graph.nodes[n].id();
     if (!prepared.in_float.contains(id)) prepared.tried.insert(id);
   }
@@ -112,7 +114,6 @@ void try_recurrent(Run& run) {
 bool measures_accuracy(Run& run) {
   const auto& work = *run.integers;
   if (!config::may_measure_accuracy(run.options)) return false;
-  if (work.source && remedies::acts(run.options)) try_recurrent(run);
   if (work.draft.assignment.placement.marks.empty() && recurrent_layers(run) == 0) return false;  // the float model
   if (!work.source) run.result.notes.emplace_back("accuracy was not measured: there are no samples");
   return work.source != nullptr;
@@ -198,7 +199,6 @@ void place_integers(Run& run) {
 
 void describe_layers(Run& run) {
   auto& work = *run.integers;
-  if (!work.source) return;
   const auto& placement = work.draft.assignment.placement;
   const planning::Circumstances circumstances{placement.to_observe().size(), true, thread_count(run.options.threads),
                                               static_cast<std::size_t>(run.options.workers), 0};
@@ -207,12 +207,9 @@ void describe_layers(Run& run) {
 
 void choose_by_speed(Run& run) {
   auto& work = *run.integers;
-  auto& prepared = work.draft.prepared;
   auto& placement = work.draft.assignment.placement;
-  auto choice = run::choose_by_speed(prepared, placement, run.options, *run.runtime, work.source.get(),
+  auto choice = run::choose_by_speed(work.draft.prepared, placement, run.options, *run.runtime, work.source.get(),
                                      run.work->path(), run.work->scratch());
-  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
-  placement = run::place(prepared, run.options.config);
   if (placement.marks.empty() && tunes(run.options.finetune.rounding))
     throw usage_error("--finetune: this machine runs all products faster in float, so that none is quantized",
                       "give --optimize-for size");
@@ -248,7 +245,10 @@ void calibrate(Run& run) {
 
 void improve(Run& run) {
   auto& work = *run.integers;
-  if (work.source) make_evaluator(run);
+  if (work.source) {
+    make_evaluator(run);
+    try_recurrent(run);
+  }
   if (measures_accuracy(run)) {
     const auto scope = run.profiler.scope(run::kSensitivityStage);
     if (!run.options.device.is_cpu()) run.result.notes.emplace_back("accuracy was measured on the CPU");

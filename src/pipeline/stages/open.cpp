@@ -40,9 +40,6 @@ nlohmann::json identity_of(const Run& run) {
                             .ranks = calibrates ? shim::size_of(options.resources.ranks) : 1});
 }
 
-// The runtime's CPU has no kernels of 16-bit floats and block floats.
-bool is_timed(config::Result result) { return (result & (kFloats | config::kBlockFloats)) == 0; }
-
 void make_directory(Run& run) {
   run.work.emplace(run.options.resources, identity_of(run));
   run.profiler.watch_directory(run.work->path());
@@ -90,7 +87,7 @@ void canonicalize(Run& run) {
   graph::sort_topologically(model);
   if (const auto& shapes = run.options.config.input_shapes; !shapes.empty())
     run.note(graph::fix_input_shapes(model, shapes));
-  if (run.options.bench && !run.recipe.lowers_rest) run.timed_inputs = inputs_to_time(model, run.result);
+  if (is_timed(run.recipe)) run.timed_inputs = inputs_to_time(model, run.result);
 }
 
 void prepare(Run& run) {
@@ -102,8 +99,7 @@ void prepare(Run& run) {
   auto& model = run.prepared.model;
   if (run.recipe.result == config::kDynamic && model.opset() < kOpsetOfDynamicQuantizeLinear)
     run.note(graph::upgrade_opset(model, run.prepared.types));
-  if (run.options.bench && !run.recipe.lowers_rest && is_timed(run.recipe.result))
-    run.timed_inputs = inputs_to_time(model, run.result);
+  if (is_timed(run.recipe)) run.timed_inputs = inputs_to_time(model, run.result);
 }
 
 void check_samples(Run& run) { check_samples(run.options); }

@@ -239,4 +239,13 @@ onnx::Model emit_dynamic(onnx::Model model, const DynamicPlacement& placement, c
   return Emitter(std::move(model), placement, weights).run();
 }
 
+DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite) {
+  auto placement = place_dynamic(model, config);
+  Proposals proposals;
+  proposals.constants = scan_weights(model, placement.weights, allow_nonfinite);
+  auto assignment = assign(model, placement.weights, proposals, config);
+  auto made = emit_dynamic(std::move(model), placement, assignment.values);
+  return {std::move(made), placement.nodes.size(), std::move(assignment.notes)};
+}
+
 }  // namespace detent::quantization

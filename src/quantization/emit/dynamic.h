@@ -2,6 +2,11 @@
 // tables of integers.
 #pragma once
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "detent/config.h"
 #include "onnx/model.h"
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"
@@ -13,5 +18,14 @@ namespace detent::quantization {
 /// DynamicQuantizeMatMul or MatMulIntegerToFloat; a value that several products read is quantized once. A Gemm becomes
 /// a product and a sum. A Gather looks up integers and their scale row by row. The model has opset 11 or later.
 onnx::Model emit_dynamic(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights);
+
+/// From the float model to this form, with all that comes before emit_dynamic().
+struct DynamicModel {
+  onnx::Model model;
+  std::size_t nodes = 0;           // that read integers
+  std::vector<std::string> notes;  // of the assignment
+};
+/// Throws what place_dynamic() and scan_weights() throw.
+DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite);
 
 }  // namespace detent::quantization
