@@ -24,6 +24,10 @@ std::optional<run::KeptFloats> kept_floats(const QuantizeOptions& options) {
 
 Recipe recipe_of_options(const QuantizeOptions& options) {
   Recipe recipe{.options = options, .result = config::result_of(options)};
+  if (recipe.result == config::kMixed) {
+    recipe.options.config.formats_given = true;
+    recipe.options.optimize_for = OptimizeFor::size;
+  }
   recipe.target = &config::target(options.config);
   recipe.has_samples = config::has_samples(options);
   recipe.reports = options.report || options.trace;

@@ -5,88 +5,90 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "base/bytes.h"
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "config/node_formats.h"
 #include "config/validate.h"
 #include "data/replay.h"
-#include "detent/quantize.h"
+#include "pipeline/recipe.h"
 #include "pipeline/search_candidates.h"
 #include "pipeline/search_choice.h"
 #include "pipeline/search_files.h"
 #include "pipeline/search_points.h"
+#include "pipeline/stages.h"
+#include "pipeline/stages/deploy.h"
+#include "pipeline/stages/mixed.h"
+#include "remedies/remedies.h"
 #include "run/deadline.h"
-#include "run/outputs.h"
 #include "run/run_profiler.h"
 #include "searching/front.h"
 #include "shim/ranks.h"
 
 namespace detent {
+namespace pipeline {
 namespace {
 
-using pipeline::Candidates;
-using pipeline::MadePoint;
-using pipeline::SearchPoints;
+using config::NodeFormat;
 
-// Formats of models that compete as a whole, and of single products.
-constexpr const char* kSingles[] = {"int8", "int8-dynamic", "a16w8", "q8", "q4", "q2"};
-constexpr int kRounds = 2;
-
-QuantizeOptions base_of(const SearchOptions& options) {
-  QuantizeOptions base;
-  base.model = options.model;
-  base.calibration_data = options.calibration_data;
-  base.samples = options.samples;
-  base.kernel_table = options.kernel_table;
-  base.max_samples = options.max_samples;
-  base.batch_size = options.batch_size;
-  base.threads = options.threads;
-  base.runtime = options.runtime;
-  base.resources = options.resources;
-  base.resources.time_limit.reset();
-  base.resources.resume = false;
-  base.bench = false;
-  base.stop = options.stop;
-  return base;
+// The run whose stages give what all mixtures are made of.
+QuantizeOptions mixing(const SearchOptions& options, const std::filesystem::path& folder) {
+  auto mixed = base_of(options);
+  mixed.node_formats = {"^.*=int8"};
+  mixed.resources.work_dir = folder;
+  mixed.output = folder / "mixed.onnx";
+  mixed.progress = options.progress;
+  return mixed;
 }
 
-QuantizeOptions all_on_integers(QuantizeOptions base) {
-  base.config.formats_given = true;
-  base.optimize_for = OptimizeFor::size;
-  return base;
+// What one format for all nodes that can have it must change, as a share of the float model, to be worth a model.
+constexpr double kWorthAModel = 0.02;
+constexpr int kRounds = 2;
+const double kUseless = std::pow(10, -remedies::kUselessDb / 10);  // an error that no mixture is tried for
+
+// Stages that come again for each model are told as one.
+std::vector<StageReport> by_name(std::vector<StageReport> stages) {
+  std::vector<StageReport> together;
+  for (auto& stage : stages) {
+    const auto same = [&](const StageReport& other) { return other.name == stage.name; };
+    const auto found = std::find_if(together.begin(), together.end(), same);
+    if (found == together.end()) {
+      together.push_back(std::move(stage));
+      continue;
+    }
+    found->seconds += stage.seconds;
+    found->peak_memory = std::max(found->peak_memory, stage.peak_memory);
+  }
+  return together;
 }
 
 class Search {
  public:
   Search(const SearchOptions& options, const std::function<bool()>& out_of_time)
-      : options_(options), out_of_time_(out_of_time), profiler_(nullptr, {}), base_(base_of(options)) {
-    const auto original = onnx::read_model(options.model);
-    work_.emplace(base_.resources, run::run_identity({.model = original,
-                                                      .output = options.output,
-                                                      .calibration_data = options.calibration_data,
-                                                      .options = nlohmann::json::object()}));
-    base_.resources.work_dir = work_->scratch();
-    runtime_.emplace(options.runtime, options.resources.sample_time_limit);
+      : options_(options),
+        out_of_time_(out_of_time),
+        folder_(options.resources.work_dir.value_or("")),
+        profiler_(nullptr, {}),
+        recipe_(recipe_of(mixing(options, folder_.path()))),
+        run_(recipe_, shared_, profiler_) {
     for (const auto& name : options.formats) formats_.push_back(config::node_format(name, "--formats"));
     if (formats_.empty()) formats_.assign(std::begin(config::kNodeFormats), std::end(config::kNodeFormats));
-    if (std::find(formats_.begin(), formats_.end(), config::NodeFormat::fp32) == formats_.end())
-      formats_.insert(formats_.begin(), config::NodeFormat::fp32);
+    if (std::find(formats_.begin(), formats_.end(), NodeFormat::fp32) == formats_.end())
+      formats_.insert(formats_.begin(), NodeFormat::fp32);
   }
 
   SearchResult run() {
-    const auto trials = all_on_integers(base_);
-    candidates_ = pipeline::find_candidates({trials, formats_, *runtime_, *work_, profiler_.profiler()});
+    run_until(run_, mix_formats);
+    candidates_ = find_candidates(run_, formats_);
     front_ = searching::front(candidates_.problem, candidates_.whole);
-    points_.emplace(options_, base_, *runtime_, work_->scratch() / "points", profiler_.profiler());
+    points_.emplace(options_, run_, folder_.path() / "points");
     try {
       make_singles();
       for (int round = 0; round < kRounds; ++round) make_mixed(round);
@@ -99,17 +101,39 @@ class Search {
   }
 
  private:
+  // A run of int8 alone decides by speed and accuracy what stays in float. The others are what they say.
   void make_singles() {
-    for (const auto* name : kSingles) {
-      const auto format = config::node_format(name, "--formats");
-      if (std::find(formats_.begin(), formats_.end(), format) == formats_.end()) continue;
+    for (const auto format : formats_) {
+      if (format == NodeFormat::fp32 || !is_worth_a_model(format)) continue;
       SearchPoint point;
-      point.name = name;
+      point.name = config::name_of(format);
       point.single = true;
-      points_->make(std::move(point), points_->of_format(name));
+      if (format != NodeFormat::int8) point.node_formats = {"^.*=" + point.name};
+      points_->make(std::move(point));
       if (points_->float_seconds() == 0) points_->time();  // so that there is one when time is up
     }
     points_->time();
+  }
+
+  bool is_worth_a_model(NodeFormat format) {
+    searching::Choice in_float, all;
+    for (const auto& layer : candidates_.layers) {
+      const auto at = [&](NodeFormat wanted) {
+        const auto found = std::find(layer.formats.begin(), layer.formats.end(), wanted);
+        return static_cast<std::size_t>(found == layer.formats.end() ? 0 : found - layer.formats.begin());
+      };
+      in_float.push_back(at(NodeFormat::fp32));
+      all.push_back(at(format));
+    }
+    if (in_float == all) return false;
+    if (format == NodeFormat::int8) return true;  // the float model is timed beside it
+    const auto before = searching::costs_of(candidates_.problem, in_float);
+    const auto after = searching::costs_of(candidates_.problem, all);
+    if (std::abs(before.bytes - after.bytes) > kWorthAModel * candidates_.whole.bytes) return true;
+    if (std::abs(before.seconds - after.seconds) > kWorthAModel * candidates_.whole.seconds) return true;
+    result_.notes.push_back(fmt::format("{} alone is not tried: it would change size and latency by less than {:.0f} %",
+                                        config::name_of(format), 100 * kWorthAModel));
+    return false;
   }
 
   // Where the front lies beside what was measured: the points of it that are farthest from all of that, the limits of
@@ -124,13 +148,14 @@ class Search {
       if (mixed_ >= options_.points || made_mixed_in_ >= wanted) break;
       const auto& choice = front_[p].choice;
       auto formats = candidates_.node_formats(choice);
-      if (formats.empty() || (any_near && !is_near_limits(expected[p])) || !known_.insert(formats).second) continue;
+      if (formats.empty() || expected[p].error > kUseless || (any_near && !is_near_limits(expected[p]))) continue;
+      if (!known_.insert(formats).second) continue;
       SearchPoint point;
       point.name = fmt::format("mixed-{}", mixed_ + 1);
       point.node_formats = formats;
       point.expected_error = front_[p].costs.error;
       point.expected_seconds = front_[p].costs.seconds;
-      if (!points_->make(std::move(point), points_->of_nodes(formats))) continue;
+      if (!points_->make(std::move(point))) continue;
       ++mixed_;
       ++made_mixed_in_;
     }
@@ -139,7 +164,7 @@ class Search {
   }
 
   searching::Costs whole() const {
-    return {1, points_->float_seconds(), static_cast<double>(pipeline::float_point(options_).bytes)};
+    return {1, points_->float_seconds(), static_cast<double>(float_point(options_).bytes)};
   }
 
   std::vector<searching::Costs> measured() const {
@@ -173,33 +198,37 @@ class Search {
     return !options_.max_size || costs.bytes <= kMargin * static_cast<double>(*options_.max_size);
   }
 
+  void add_notes(const std::vector<std::string>& notes) {
+    result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
+  }
+
   void conclude() {
-    auto whole_model = pipeline::float_point(options_);
+    auto whole_model = float_point(options_);
     whole_model.seconds = points_->float_seconds();
     result_.points.push_back(std::move(whole_model));
     for (const auto& made : points_->made()) result_.points.push_back(made.told);
-    pipeline::mark_front(result_.points);
-    for (auto& point : result_.points) point.command = pipeline::command_of(options_, point);
-    pipeline::choose_points(options_, result_.points);
+    mark_front(result_.points);
+    for (auto& point : result_.points) point.command = command_of(options_, point);
+    choose_points(options_, result_.points);
     result_.candidates = candidates_.count();
     result_.samples = candidates_.samples;
     result_.inferences = candidates_.inferences + points_->inferences();
-    result_.notes = candidates_.notes;
-    result_.notes.insert(result_.notes.end(), points_->notes().begin(), points_->notes().end());
-    pipeline::write_search(options_, points_->made(), result_);
-    work_->finish();
-    profiler_.finish();
-    result_.stages = profiler_.stage_reports();
-    result_.peak_memory = profiler_.profiler().peak_memory();
+    add_notes(candidates_.notes);
+    add_notes(points_->notes());
+    auto told = finish(run_);
+    result_.stages = by_name(std::move(told.stages));
+    result_.peak_memory = told.peak_memory;
+    write_search(options_, points_->made(), result_);
   }
 
   const SearchOptions& options_;
   const std::function<bool()>& out_of_time_;
+  TempDir folder_;
   run::RunProfiler profiler_;
-  QuantizeOptions base_;
-  std::optional<run::RunDirectory> work_;
-  std::optional<exec::Runtime> runtime_;
-  std::vector<config::NodeFormat> formats_;
+  const Recipe recipe_;
+  const Shared shared_;
+  Run run_;
+  std::vector<NodeFormat> formats_;
   Candidates candidates_;
   std::vector<searching::FrontPoint> front_;
   std::optional<SearchPoints> points_;
@@ -225,6 +254,7 @@ SearchResult search_in_time(const SearchOptions& options) {
 }
 
 }  // namespace
+}  // namespace pipeline
 
 // Samples that pass once are kept, since each model reads them.
 SearchResult search(const SearchOptions& options) {
@@ -232,12 +262,12 @@ SearchResult search(const SearchOptions& options) {
   if (shim::Ranks::join().size() > 1)
     throw usage_error("search runs in one process, but MPI started several", "leave out mpirun");
   pipeline::check_search_output(options);
-  if (options.samples == nullptr || options.samples->can_rewind()) return search_in_time(options);
+  if (options.samples == nullptr || options.samples->can_rewind()) return pipeline::search_in_time(options);
   const TempDir folder(options.resources.work_dir.value_or(""));
   data::ReplayStream kept(*options.samples, folder.path(), options.resources.disk_budget);
   auto again = options;
   again.samples = &kept;
-  return search_in_time(again);
+  return pipeline::search_in_time(again);
 }
 
 }  // namespace detent

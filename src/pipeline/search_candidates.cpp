@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,14 +15,12 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "pipeline/search_forms.h"
+#include "pipeline/stages/integers.h"
+#include "pipeline/stages/mixed.h"
 #include "quantization/block_weights.h"
 #include "quantization/integer_chains.h"
 #include "remedies/evaluator.h"
 #include "run/node_formats.h"
-#include "run/outputs.h"
-#include "run/proposals.h"
-#include "run/samples.h"
-#include "run/sweep_setup.h"
 #include "solve/sweep/bit_errors.h"
 
 namespace detent::pipeline {
@@ -40,10 +39,13 @@ struct Blocks {
 
 class Finder {
  public:
-  explicit Finder(const CandidateRequest& request) : request_(request), options_(request.options) {}
+  Finder(Run& run, const std::vector<NodeFormat>& formats)
+      : run_(run), options_(run.options), draft_(run.integers->draft), formats_(formats) {}
 
   Candidates run() {
-    prepare();
+    found_.whole.bytes = static_cast<double>(run_.result.model_bytes_before);
+    found_.samples = run_.result.samples;
+    found_.notes = run_.result.notes;
     measure_errors();
     find_layers();
     find_costs();
@@ -55,50 +57,12 @@ class Finder {
   const onnx::Model& model() const { return draft_.prepared.model; }
   const std::vector<onnx::Node>& nodes() const { return model().graph.nodes; }
 
-  void prepare() {
-    const auto scope = request_.profiler.scope(profile::Step::pre_process);
-    auto original = onnx::read_model(options_.model);
-    found_.whole.bytes = static_cast<double>(run::size_on_disk(original));
-    draft_.prepared = run::prepare(std::move(original), options_.config, request_.runtime, request_.work.scratch(),
-                                   request_.profiler, {options_.resources.memory_budget, options_.stop});
-    auto placement = run::place(draft_.prepared, options_.config);
-    draft_.proposals.constants = quantization::scan_weights(model(), placement, false);
-    draft_.assignment.placement = std::move(placement);
-    source_ = run::open_samples(options_, run::input_specs(model()));
-  }
-
   void measure_errors() {
-    auto placement = std::move(draft_.assignment.placement);
-    if (placement.marks.empty()) return;
-    const auto& work = request_.work;
-    {
-      const auto scope = request_.profiler.scope(profile::Step::calibration);
-      const run::Context context{request_.runtime, options_.resources, work.path(),
-                                 options_.threads, options_.progress,  options_.stop};
-      auto [statistics, notes] =
-          run::collect_within(context, work, draft_.prepared, placement, *source_,
-                              {.histograms = quantization::needs_histograms(run::range_options(options_)),
-                               .votes = quantization::needs_votes(options_.config, run::range_options(options_))});
-      found_.samples = statistics.samples;
-      found_.inferences += statistics.samples;
-      auto constants = std::move(draft_.proposals.constants);
-      draft_.proposals = run::propose(draft_.prepared, placement, statistics, options_, request_.runtime);
-      draft_.proposals.constants = std::move(constants);
-      draft_.assign(std::move(placement), options_.config);
-    }
-    const auto scope = request_.profiler.scope("Errors of formats");
-    evaluator_.emplace(remedies::TrialEnv{.options = options_,
-                                          .model = model(),
-                                          .runtime = request_.runtime,
-                                          .source = *source_,
-                                          .profiler = request_.profiler,
-                                          .directory = work.path(),
-                                          .weights = work.scratch(),
-                                          .samples = found_.samples});
-    evaluator_->begin("each value");
-    quantization::complete_shared(draft_.assignment.placement, draft_.proposals.ranges);
-    errors_ = evaluator_->measure(draft_);
-    found_.inferences += 2 * errors_.samples * (errors_.each_alone ? errors_.values.size() : 2);
+    auto& evaluator = run_.integers->evaluator;
+    if (!evaluator || draft_.assignment.placement.marks.empty()) return;
+    errors_ = draft_.sensitivities ? *draft_.sensitivities : evaluator->measure(draft_);
+    found_.inferences = 2 * found_.samples + 2 * errors_.samples * (errors_.each_alone ? errors_.values.size() : 2);
+    types_ = evaluator->static_types(draft_);
   }
 
   // Products and tables that have a choice, and operators that pass integers from one of them to another.
@@ -107,11 +71,12 @@ class Finder {
     possible_ = run::possible_formats(draft_.prepared, options_.config);
     layer_of_.assign(nodes().size(), kNoLayer);
     for (std::size_t n = 0; n < nodes().size(); ++n) {
-      const bool product = graph::is_product(nodes()[n]) || quantization::is_table(nodes()[n], *index_);
+      const bool has_weights =
+          graph::is_product(nodes()[n]) || quantization::is_table(nodes()[n], *index_) || nodes()[n].is("LSTM");
       SearchLayer layer;
-      if (product) {
+      if (has_weights) {
         layer.node = nodes()[n].id();
-        for (const auto format : request_.formats) {
+        for (const auto format : formats_) {
           if (possible_[n].contains(format)) layer.formats.push_back(format);
         }
       } else if (graph::has_trait(nodes()[n], Trait::carries_integers) && draft_.assignment.placement.selected[n]) {
@@ -125,11 +90,10 @@ class Finder {
   }
 
   void find_costs() {
-    const auto scope = request_.profiler.scope("Times of formats");
-    if (evaluator_) types_ = evaluator_->static_types(draft_);
-    const auto& types = evaluator_ ? types_ : draft_.prepared.types;
+    const auto scope = run_.profiler.scope("Times of formats");
+    const auto& types = has_errors() ? types_ : draft_.prepared.types;
     const speed::Subject subject{model(), *index_, types, options_.config};
-    FormTimes times(subject, request_.runtime, request_.work.scratch(), options_.kernel_table, options_.stop);
+    FormTimes times(subject, *run_.runtime, run_.work->scratch(), options_.kernel_table, options_.stop);
     for (std::size_t l = 0; l < found_.layers.size(); ++l) {
       auto& layer = found_.layers[l];
       kernels_.push_back(times_of(times, nodes_[l]));
@@ -184,6 +148,7 @@ class Finder {
 
   double error_of(std::size_t n, NodeFormat format) {
     if (format == NodeFormat::fp32) return 0;
+    if (nodes()[n].is("LSTM")) return error_as_deployed(n, format);
     double activations = 0, weights = 0;
     for (const auto& value : nodes()[n].inputs()) {
       if (value.empty()) continue;
@@ -196,6 +161,16 @@ class Finder {
     return blocks == nullptr
                ? 0
                : weights * blocks->errors.of_bits.at(bits) / std::max(blocks->errors.nearest, kAsManyAsColumns);
+  }
+
+  // No trial rounds as recurrent layers do.
+  double error_as_deployed(std::size_t n, NodeFormat format) {
+    QuantizeResult told;
+    const auto model =
+        mixture(run_, {fmt::format("{}={}", run::entry_of(nodes()[n].id()), config::name_of(format))}, told);
+    const auto found = run_.integers->evaluator->deployed(model);
+    found_.inferences += 2 * found.samples;
+    return std::pow(10, -found.sqnr_db / 10);
   }
 
   // The node's weight, with the errors of its values in blocks and in 8 bits for each channel.
@@ -265,7 +240,7 @@ class Finder {
   }
 
   void find_borders() {
-    if (!evaluator_) return;
+    if (!has_errors()) return;
     for (std::size_t n = 0; n < nodes().size(); ++n) {
       for (const auto& value : nodes()[n].outputs()) add_value(value, layer_of_[n], n);
     }
@@ -326,12 +301,13 @@ class Finder {
 
   static constexpr std::size_t kNoLayer = static_cast<std::size_t>(-1);
 
-  const CandidateRequest& request_;
+  bool has_errors() const { return !errors_.values.empty(); }
+
+  Run& run_;
   const QuantizeOptions& options_;
+  const remedies::Draft& draft_;
+  const std::vector<NodeFormat>& formats_;
   Candidates found_;
-  remedies::Draft draft_;
-  std::unique_ptr<data::SampleSource> source_;
-  std::optional<remedies::Evaluator> evaluator_;
   remedies::Sensitivities errors_;
   graph::ValueTypes types_;  // with the shapes of the first sample
   std::optional<graph::Index> index_;
@@ -361,6 +337,6 @@ std::vector<std::string> Candidates::node_formats(const searching::Choice& choic
   return entries;
 }
 
-Candidates find_candidates(const CandidateRequest& request) { return Finder(request).run(); }
+Candidates find_candidates(Run& run, const std::vector<NodeFormat>& formats) { return Finder(run, formats).run(); }
 
 }  // namespace detent::pipeline

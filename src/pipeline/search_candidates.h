@@ -1,15 +1,11 @@
 // What each product of a model costs in each format: the problem that a search solves.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "config/node_formats.h"
-#include "detent/quantize.h"
-#include "exec/session.h"
-#include "profile/profiler.h"
-#include "run/run_directory.h"
+#include "pipeline/run.h"
 #include "searching/problem.h"
 
 namespace detent::pipeline {
@@ -33,17 +29,8 @@ struct Candidates {
   std::vector<std::string> node_formats(const searching::Choice& choice) const;
 };
 
-struct CandidateRequest {
-  const QuantizeOptions& options;  // of static int8 for all
-  const std::vector<config::NodeFormat>& formats;
-  const exec::Runtime& runtime;
-  const run::RunDirectory& work;
-  profile::Profiler& profiler;
-};
-
-/// One pass collects the statistics of all values, another one measures the error of each value rounded alone, as
-/// remedies do. Weights in blocks have the error of their values beside that of 8 bits, in proportion. Times are those
-/// of the kernel table.
-Candidates find_candidates(const CandidateRequest& request);
+/// Of a run that has measured the error of each value rounded alone, as remedies do. Weights in blocks have the error
+/// of their values beside that of 8 bits, in proportion. Times are those of the kernel table.
+Candidates find_candidates(Run& run, const std::vector<config::NodeFormat>& formats);
 
 }  // namespace detent::pipeline

@@ -93,6 +93,8 @@ void choose_points(const SearchOptions& options, std::vector<SearchPoint>& point
                                      limits_of(options), nearest.name, figures_of(options, nearest)),
                          "give that much, or more of --points");
   }
+  if (std::any_of(fit.begin(), fit.end(), [](const auto* point) { return point->on_front; }))
+    std::erase_if(fit, [](const auto* point) { return !point->on_front; });
   if (!limited) {
     choose(fit, smaller, "smallest");
     choose(fit, faster, "fastest");

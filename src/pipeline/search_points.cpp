@@ -11,10 +11,11 @@
 #include "base/paths.h"
 #include "config/formats.h"
 #include "config/presets.h"
+#include "detent/quantize.h"
 #include "onnx/model.h"
+#include "pipeline/stages/mixed.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
-#include "run/deployed_fidelity.h"
 #include "run/latency_change.h"
 #include "run/outputs.h"
 #include "run/proof.h"
@@ -32,81 +33,91 @@ constexpr double kSecondsEach = 0.15;  // of timing a model, at the least
 
 }  // namespace
 
-SearchPoints::SearchPoints(const SearchOptions& options, const QuantizeOptions& base, const exec::Runtime& runtime,
-                           std::filesystem::path folder, profile::Profiler& profiler)
-    : options_(options), base_(base), runtime_(runtime), folder_(std::move(folder)), profiler_(profiler) {
+SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder)
+    : options_(options), run_(run), folder_(std::move(folder)) {
   paths::make_folder(folder_);
   open_samples();
   const auto all = source_->file_count();
   judged_ = std::min(all, std::max(all / kJudgedShare, kJudgedAtLeast));
 }
 
-// Anew each time: runs of quantize() read the same stream in between.
+// Anew each time: making a model reads the same stream in between.
 void SearchPoints::open_samples() {
   source_.reset();
   if (options_.samples != nullptr) options_.samples->rewind();
-  given_ = run::open_samples(options_, run::input_specs(onnx::read_model(options_.model)));
+  given_ = run_.open_samples(run::input_specs(onnx::read_model(options_.model)));
   source_.emplace(*given_, run::ContentOrderOptions{});
 }
 
-QuantizeOptions SearchPoints::of_format(const std::string& format) const {
-  auto options = base_;
-  options.format = format;
-  options.config = preset_config("balanced");
-  std::vector<std::string_view> given;
-  config::resolve(options, given);
-  return options;
-}
-
-QuantizeOptions SearchPoints::of_nodes(const std::vector<std::string>& node_formats) const {
-  auto options = base_;
-  options.node_formats = node_formats;
-  return options;
+void SearchPoints::go_to_judged() {
+  open_samples();
+  source_->skip(source_->file_count() - judged_);
 }
 
 void SearchPoints::note(std::string text) {
   if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(std::move(text));
 }
 
-bool SearchPoints::make(SearchPoint point, const QuantizeOptions& options) {
-  const auto scope = profiler_.scope("Models of the front");
-  auto own = options;
-  own.output = folder_ / fmt::format("{}.onnx", point.name);
-  own.bench = false;
-  if (own.samples != nullptr) own.samples->rewind();
+run::DeployedFidelity SearchPoints::write_mixture(SearchPoint& point, const std::filesystem::path& file) {
+  QuantizeResult told;
+  auto model = mixture(run_, point.node_formats, told);
+  auto options = run_.options;
+  options.output = file;
+  open_samples();
+  run::Prover prove(options, &*run_.runtime);
+  prove.judge(*source_, source_->file_count() - judged_, judged_);
+  run::write_output(model, options, &prove, told);
+  point.bytes = told.model_bytes_after;
+  return *prove.fidelity();
+}
+
+run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::filesystem::path& file) {
+  auto options = base_of(options_);
+  options.format = point.name;
+  options.config = preset_config("balanced");
+  std::vector<std::string_view> given;
+  config::resolve(options, given);
+  options.resources.work_dir = folder_;
+  options.output = file;
+  if (options.samples != nullptr) options.samples->rewind();
+  const auto made = quantize(options);
+  point.bytes = made.model_bytes_after;
+  inferences_ += 3 * made.samples;
+  go_to_judged();
+  return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_,
+                                run::guard_options(options, file));
+}
+
+bool SearchPoints::make(SearchPoint point) {
+  const auto scope = run_.profiler.scope("Models of the front");
+  const auto file = folder_ / fmt::format("{}.onnx", point.name);
   try {
-    const auto result = quantize(own);
-    point.bytes = result.model_bytes_after;
-    inferences_ += 3 * result.samples;
+    const auto found = point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file);
+    made_.push_back({std::move(point), file});
+    judge(made_.back(), found);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device) throw;
     note(fmt::format("not tried: {}: {}", point.name, e.what()));
     return false;
   }
-  made_.push_back({std::move(point), own.output});
-  judge(made_.back());
   if (options_.progress) options_.progress("models", made_.size(), 0);
   return true;
 }
 
-void SearchPoints::judge(MadePoint& point) {
-  open_samples();
-  source_->skip(source_->file_count() - judged_);
-  const auto found = run::deployed_fidelity(runtime_, options_.model, point.file, *source_, judged_,
-                                            run::guard_options(base_, point.file));
+void SearchPoints::judge(MadePoint& made, const run::DeployedFidelity& found) {
   inferences_ += 2 * judged_;
-  point.told.sqnr_db = found.sqnr_db;
-  point.told.error = std::pow(10, -found.sqnr_db / 10);
+  made.told.sqnr_db = found.sqnr_db;
+  made.told.error = std::pow(10, -found.sqnr_db / 10);
   const auto& accuracy = options_.accuracy;
   if (accuracy.metric == AccuracyMetric::command) {
-    point.told.value = run::share_of_float_score(accuracy, options_.model, point.file, float_score_, options_.stop);
+    made.told.value = run::share_of_float_score(accuracy, options_.model, made.file, float_score_, options_.stop);
   } else if (accuracy.target) {
-    point.told.value = run::value_of(found, accuracy.metric);
+    made.told.value = run::value_of(found, accuracy.metric);
   }
 }
 
 void SearchPoints::time() {
-  const auto scope = profiler_.scope("Latency");
+  const auto scope = run_.profiler.scope("Latency");
   for (; timed_ < made_.size();) {
     const auto count = std::min(kTimedTogether, made_.size() - timed_);
     std::vector<std::filesystem::path> files;
@@ -117,7 +128,7 @@ void SearchPoints::time() {
     }
     open_samples();
     const auto measured = run::measure_latencies(
-        runtime_,
+        *run_.runtime,
         {.float_model = options_.model,
          .source = &*source_,
          .samples = kTimedSamples,
@@ -146,6 +157,24 @@ void SearchPoints::time() {
 bool SearchPoints::keep_timed() {
   made_.erase(made_.begin() + static_cast<std::ptrdiff_t>(timed_), made_.end());
   return timed_ > 0;
+}
+
+QuantizeOptions base_of(const SearchOptions& options) {
+  QuantizeOptions base;
+  base.model = options.model;
+  base.calibration_data = options.calibration_data;
+  base.samples = options.samples;
+  base.kernel_table = options.kernel_table;
+  base.max_samples = options.max_samples;
+  base.batch_size = options.batch_size;
+  base.threads = options.threads;
+  base.runtime = options.runtime;
+  base.resources = options.resources;
+  base.resources.time_limit.reset();
+  base.resources.resume = false;
+  base.bench = false;
+  base.stop = options.stop;
+  return base;
 }
 
 SearchPoint float_point(const SearchOptions& options) {

@@ -1,4 +1,4 @@
-// Models on the way of a search: written by runs of quantize(), run and measured as deployed.
+// Models on the way of a search: written, run and measured as deployed.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "data/sample.h"
-#include "detent/quantize.h"
 #include "detent/search.h"
-#include "exec/session.h"
-#include "profile/profiler.h"
+#include "pipeline/run.h"
 #include "run/content_order.h"
+#include "run/deployed_fidelity.h"
 
 namespace detent::pipeline {
 
@@ -25,18 +24,12 @@ struct MadePoint {
 
 class SearchPoints {
  public:
-  /// `base`: what all runs of quantize() have in common. Everything given must outlive this.
-  SearchPoints(const SearchOptions& options, const QuantizeOptions& base, const exec::Runtime& runtime,
-               std::filesystem::path folder, profile::Profiler& profiler);
+  /// `run` has all that mixtures are made of. Everything given must outlive this.
+  SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder);
 
-  /// The options of a single format, by its name.
-  QuantizeOptions of_format(const std::string& format) const;
-  /// Of several formats.
-  QuantizeOptions of_nodes(const std::vector<std::string>& node_formats) const;
-
-  /// Writes the model, and measures its results beside the float model's; false: the model has no such form, of which a
-  /// note tells.
-  bool make(SearchPoint point, const QuantizeOptions& options);
+  /// Writes the mixture of the point's formats, or without any the model of a run of quantize() alone, and measures its
+  /// results beside the float model's; false: the model has no such form, of which a note tells.
+  bool make(SearchPoint point);
   /// Times of those that have none yet, in turns with the float model's. Throws resource where they cannot be measured.
   void time();
   /// When time is up: forgets those that have no times yet. False: nothing is left.
@@ -50,14 +43,16 @@ class SearchPoints {
 
  private:
   void open_samples();
-  void judge(MadePoint& point);
+  /// At the first of those that models are judged on.
+  void go_to_judged();
+  run::DeployedFidelity write_mixture(SearchPoint& point, const std::filesystem::path& file);
+  run::DeployedFidelity write_alone(SearchPoint& point, const std::filesystem::path& file);
+  void judge(MadePoint& made, const run::DeployedFidelity& found);
   void note(std::string text);
 
   const SearchOptions& options_;
-  const QuantizeOptions& base_;
-  const exec::Runtime& runtime_;
+  Run& run_;
   std::filesystem::path folder_;
-  profile::Profiler& profiler_;
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ContentOrderedSamples> source_;
   std::size_t judged_ = 0;  // samples, the last of all
@@ -68,6 +63,9 @@ class SearchPoints {
   std::vector<std::string> notes_;
   std::uint64_t inferences_ = 0;
 };
+
+/// What all models of a search have in common.
+QuantizeOptions base_of(const SearchOptions& options);
 
 /// The float model as a point, as far as it is known before anything is timed.
 SearchPoint float_point(const SearchOptions& options);

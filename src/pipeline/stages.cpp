@@ -31,7 +31,8 @@ bool with_samples(const Recipe& r) { return r.has_samples; }
 bool with_prepared_output(const Recipe& r) { return r.options.prepared_output.has_value(); }
 bool by_speed(const Recipe& r) { return config::chooses_by_speed(r.options); }
 bool report_of_samples(const Recipe& r) { return r.reports && r.has_samples; }
-bool under_budget(const Recipe& r) { return r.has_samples && r.options.resources.memory_budget; }
+bool on_integers(const Recipe& r) { return r.result != kMixed || mixes_integers(r); }
+bool under_budget(const Recipe& r) { return on_integers(r) && r.has_samples && r.options.resources.memory_budget; }
 bool to_16_bits(const Recipe& r) { return r.lowers_rest; }
 bool becomes_16_bits(const Recipe& r) { return config::writes_16_bits(r.options.config); }
 bool converts_floats(const Recipe& r) { return r.lowers_rest || (r.result & kFloats) != 0; }
@@ -60,16 +61,16 @@ constexpr Stage kStages[] = {
     {"put the graph in order", kBlocks | kCache, always, canonicalize, pre_process},
     {"check the samples", kDynamic | kBlockFloats | kMixed, with_samples, check_samples, pre_process},
 
-    {"place pairs", kIntegers, always, place_integers, pre_process},
+    {"place pairs", kIntegers | kMixed, on_integers, place_integers, pre_process},
     {"leave in float what is faster so", kIntegers, by_speed, choose_by_speed, pre_process},
-    {"keep to the budget", kIntegers, under_budget, keep_to_budget, pre_process},
+    {"keep to the budget", kIntegers | kMixed, under_budget, keep_to_budget, pre_process},
     {"place blocks", kBlocks, always, place_blocks, pre_process},
     {"open the samples", kBlocks, with_samples, of_blocks<&BlockWork::open_samples>, pre_process},
     {"write the prepared model", kRewritten, with_prepared_output, write_prepared, pre_process},
     {"describe the layers", kIntegers, report_of_samples, describe_layers, pre_process},
 
-    {"calibrate", kIntegers, always, calibrate, calibration},
-    {"measure, and apply remedies", kIntegers, always, improve},
+    {"calibrate", kIntegers | kMixed, on_integers, calibrate, calibration},
+    {"measure, and apply remedies", kIntegers | kMixed, on_integers, improve},
     {"choose bits for a size", kBlocks, within_size, of_blocks<&BlockWork::choose_bits>},
     {"choose bits for a target", kBlocks, for_target, of_blocks<&BlockWork::meet_target>},
     {"try rotation", kBlocks, rotation_is_tried, of_blocks<&BlockWork::choose_rotation>},
@@ -85,7 +86,8 @@ constexpr Stage kStages[] = {
     {"emit block floats", kBlockFloats, always, emit_block_floats, quantization_static},
     {"emit blocks", kBlocks, always, of_blocks<&BlockWork::emit>, quantization_matmul_nbits},
     {"emit the cache", kCache, always, emit_cache, post_process},
-    {"make one format after the other", kMixed, always, mix_formats},
+    {"tune weights", kMixed, mixes_integers, tune_mixed_weights},
+    {"mix formats", kMixed, always, mix_formats},
 
     {"hand the rest on", kIntegers | kBlocks, to_16_bits, lower_rest, pre_process},
     {"select floats", kFloats | kIntegers | kBlocks, converts_floats, select_floats, pre_process},
@@ -114,14 +116,12 @@ bool has(const Stage& stage, const Recipe& recipe) {
   return (stage.results & recipe.result) != 0 && stage.wanted(recipe);
 }
 
-QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared) {
-  run::RunProfiler profiler(options.profiler, options.profile);  // first: what a recipe reads counts
-  const auto recipe = recipe_of(options);
-  Run run(recipe, shared, profiler);
+void run_until(Run& run, void (*end)(Run&)) {
   std::optional<profile::Step> step;
   std::optional<profile::Scope> scope;
   for (const auto& stage : kStages) {
-    if (!has(stage, recipe)) continue;
+    if (end != nullptr && stage.work == end) return;
+    if (!has(stage, run.recipe)) continue;
     if (stage.step != step) {
       scope.reset();
       step = stage.step;
@@ -129,7 +129,13 @@ QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared) 
     }
     stage.work(run);
   }
-  scope.reset();
+}
+
+QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared) {
+  run::RunProfiler profiler(options.profiler, options.profile);  // first: what a recipe reads counts
+  const auto recipe = recipe_of(options);
+  Run run(recipe, shared, profiler);
+  run_until(run);
   return finish(run);
 }
 

@@ -26,6 +26,9 @@ struct Stage {
 std::span<const Stage> stages();
 bool has(const Stage& stage, const Recipe& recipe);
 
+/// Runs the stages that the run's recipe asks for, those before `end` alone where it is given.
+void run_until(Run& run, void (*end)(Run&) = nullptr);
+
 /// Makes the recipe of valid options, and runs the stages that it asks for. The output is written completely or not at
 /// all. Throws Error.
 QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared = {});

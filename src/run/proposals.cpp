@@ -73,7 +73,7 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
       proposals.others.emplace_back(method, quantization::find_ranges(placement, statistics, options.config, other));
     }
   }
-  if (accuracy.fallback == AccuracyFallback::int16) {
+  if (accuracy.fallback == AccuracyFallback::int16 || options.config.formats_given) {
     QuantConfig wide = options.config;
     wide.activation_type = quantization::widened(wide.activation_type);
     proposals.wide = quantization::find_ranges(placement, statistics, wide, by);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/formats.h"
+#include "config/presets.h"
 
 namespace detent::pipeline {
 namespace {
@@ -18,13 +19,16 @@ Recipe recipe(QuantizeOptions options, bool with_samples) {
   return recipe_of_options(options);
 }
 
-Names stages_of(const std::string& format, bool with_samples) {
-  const auto made = recipe(options_of_format(format), with_samples);
+Names names_of(const Recipe& made) {
   Names names;
   for (const auto& stage : stages()) {
     if (has(stage, made)) names.emplace_back(stage.name);
   }
   return names;
+}
+
+Names stages_of(const std::string& format, bool with_samples) {
+  return names_of(recipe(options_of_format(format), with_samples));
 }
 
 TEST(Stages, OfIntegers) {
@@ -57,6 +61,19 @@ TEST(Stages, OfFloats) {
   EXPECT_EQ(stages_of("fp16", true),
             (Names{"leave all to rank 0", "read the model", "rewrite the graph", "select floats", "observe floats",
                    "convert floats", "write and prove", "compare"}));
+}
+
+TEST(Stages, OfMixtures) {
+  QuantizeOptions options;
+  options.config = preset_config("balanced");
+  options.node_formats = {"fc=q4", "^.*conv.*=int8"};
+  EXPECT_EQ(names_of(recipe(options, true)),
+            (Names{"leave all to rank 0", "read the model", "rewrite the graph", "check the samples", "place pairs",
+                   "calibrate", "measure, and apply remedies", "tune weights", "mix formats", "write and prove", "time",
+                   "compare"}));
+  options.node_formats = {"fc=q4", "^.*gate.*=int8-dynamic"};
+  EXPECT_EQ(names_of(recipe(options, false)), (Names{"leave all to rank 0", "read the model", "rewrite the graph",
+                                                     "mix formats", "write and prove", "time"}));
 }
 
 // Whatever is asked for, a model is read once, and one file is written and proved.

@@ -3,56 +3,105 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "config/derived.h"
+#include "config/node_formats.h"
+#include "graph/index.h"
+#include "graph/rewrite.h"
 #include "onnx/write.h"
-#include "pipeline/deployed.h"
 #include "pipeline/stages.h"
+#include "pipeline/stages/integers.h"
+#include "quantization/assignment.h"
+#include "quantization/emit/dynamic.h"
+#include "quantization/emit/qdq.h"
+#include "remedies/remedies.h"
+#include "run/explain.h"
+#include "run/finish_integers.h"
 #include "run/node_formats.h"
+#include "run/prepare.h"
+#include "run/quantize_result.h"
 
 namespace detent::pipeline {
 namespace {
 
 using config::NodeFormat;
 
-class Mixture {
+// Constants of a model by their names.
+class Constants {
  public:
-  explicit Mixture(Run& run) : run_(run), options_(run.options) {}
+  explicit Constants(const onnx::Model& model) : model_(model), index_(model) {}
 
-  void make() {
-    begin();
-    make_blocks();
-    make_dynamic();
-    make_static();
-    run_.model = onnx::read_model(model_);
+  static constexpr auto kNone = static_cast<std::size_t>(-1);
+  std::size_t at(const std::string& name) const {
+    const int found = index_.initializer(name);
+    return found == graph::kNone ? kNone : static_cast<std::size_t>(found);
+  }
+  const onnx::Tensor* find(const std::string& name) const {
+    const auto found = at(name);
+    return found == kNone ? nullptr : &model_.graph.initializers[found];
   }
 
  private:
-  // All steps see the names of the prepared model, which are also those of runs of a single format.
-  void begin() {
-    auto& prepared = run_.prepared;
-    const auto possible = run::possible_formats(prepared, options_.config);
-    const auto formats = run::given_formats(prepared, possible, options_.node_formats);
-    steps_ = run::steps_of(prepared, possible, formats);
-    for (std::size_t n = 0; n < formats.size(); ++n) {
-      if (formats[n] != NodeFormat::fp32) ++run_.result.nodes_quantized;
-      if (formats[n] == NodeFormat::fp32 && !possible[n].empty()) ++run_.result.nodes_in_float;
+  const onnx::Model& model_;
+  graph::Index index_;
+};
+
+bool are_equal(const onnx::Tensor* a, const onnx::Tensor* b) {
+  if (a == nullptr || b == nullptr || a->type != b->type || a->dims != b->dims) return false;
+  if (a->data.is_produced() || b->data.is_produced()) return false;
+  return std::ranges::equal(a->data.bytes(), b->data.bytes());
+}
+
+class Mixture {
+ public:
+  Mixture(Run& run, QuantizeResult& told)
+      : run_(run),
+        options_(run.options),
+        prepared_(run.integers ? run.integers->draft.prepared : run.prepared),
+        told_(told) {}
+
+  onnx::Model make(const std::vector<std::string>& node_formats) {
+    const auto possible = run::possible_formats(prepared_, options_.config);
+    const auto formats = run::given_formats(prepared_, possible, node_formats);
+    steps_ = run::steps_of(prepared_, possible, formats);
+    auto model = prepared_.model;
+    if (!steps_.blocks.empty()) model = in_blocks(model);
+    if (!steps_.dynamic.empty()) model = with_dynamic_scales(std::move(model));
+    if (steps_.fixed.empty()) {
+      graph::store_once(model, prepared_.computed, true);
+    } else {
+      model = with_pairs(std::move(model));
     }
-    if (run_.result.nodes_quantized == 0)
-      throw usage_error("--node-formats leaves all nodes in float", "give a node another format than fp32");
-    model_ = run_.work->scratch() / "float.onnx";
-    onnx::write_model(prepared.model, model_, {});
-    prepared = {};
+    count(formats, possible);
+    return model;
   }
 
-  QuantizeOptions step(const char* name) const {
+ private:
+  void note(const std::vector<std::string>& notes) {
+    for (const auto& text : notes) {
+      if (std::find(told_.notes.begin(), told_.notes.end(), text) == told_.notes.end()) told_.notes.push_back(text);
+    }
+  }
+
+  void count(const std::vector<NodeFormat>& formats, const run::PossibleFormats& possible) {
+    told_.nodes_quantized = told_.nodes_in_float = 0;
+    for (std::size_t n = 0; n < formats.size(); ++n) {
+      if (formats[n] != NodeFormat::fp32) ++told_.nodes_quantized;
+      if (formats[n] == NodeFormat::fp32 && !possible[n].empty()) ++told_.nodes_in_float;
+    }
+    if (told_.nodes_quantized == 0)
+      throw usage_error("--node-formats leaves all nodes in float", "give a node another format than fp32");
+  }
+
+  // By a run of its own, which solves them from what they read on the samples.
+  onnx::Model in_blocks(onnx::Model& model) {
     auto options = options_;
+    const auto folder = run_.work->scratch();
     options.node_formats.clear();
-    options.model = model_;
-    options.output = run_.work->scratch() / fmt::format("{}.onnx", name);
+    options.model = folder / "float.onnx";
+    options.output = folder / "blocks.onnx";
     options.external_data_threshold.reset();
     options.external_data_suffix.clear();
     options.prepared_output.reset();
@@ -61,63 +110,106 @@ class Mixture {
     options.trace.reset();
     options.bench = false;
     options.resources.resume = false;
-    options.resources.work_dir = run_.work->scratch();
+    options.resources.work_dir = folder;
     options.config.input_shapes.clear();
     options.config.float_type = FloatType::keep;
-    options.config.formats_given = true;
-    if (options.samples != nullptr) options.samples->rewind();
-    return options;
-  }
-
-  void make_blocks() {
-    if (steps_.blocks.empty()) return;
-    auto options = step("blocks");
     options.weights_only.enabled = true;
     options.weights_only.node_bits = steps_.block_bits;
     options.config.nodes = steps_.blocks;
-    run_.result.weights = take(options, "weights in blocks").weights;
+    if (options.samples != nullptr) options.samples->rewind();
+    onnx::write_model(model, options.model, {});
+    auto made = run_stages(options);
+    told_.weights = std::move(made.weights);
+    told_.samples = std::max(told_.samples, made.samples);
+    note(made.notes);
+    return onnx::read_model(options.output);
   }
 
-  void make_dynamic() {
-    if (steps_.dynamic.empty()) return;
-    auto options = step("dynamic");
-    options.config.activations = Activations::dynamic;
-    options.config.nodes = steps_.dynamic;
-    options.calibration_data.reset();
-    options.samples = nullptr;
-    take(options, "int8-dynamic");
+  onnx::Model with_dynamic_scales(onnx::Model model) {
+    auto config = options_.config;
+    config.activations = Activations::dynamic;
+    config.nodes = steps_.dynamic;
+    auto made = quantization::make_dynamic(std::move(model), config, options_.allow_nonfinite);
+    note(made.notes);
+    return std::move(made.model);
   }
 
-  void make_static() {
-    if (steps_.fixed.empty()) return;
-    auto options = step("static");
+  onnx::Model with_pairs(onnx::Model model) {
+    const auto& draft = run_.integers->draft;
+    auto prepared = prepared_;
+    if (!steps_.blocks.empty() || !steps_.dynamic.empty()) {
+      prepared.model = std::move(model);
+      prepared.types = exec::probe_values(*run_.runtime, prepared.model);
+    }
+    auto options = options_;
     options.config.exclude_nodes = steps_.in_float;
     options.config.wide_nodes = steps_.wide;
-    if (!steps_.wide.empty()) options.accuracy.fallback = AccuracyFallback::int16;
-    options.optimize_for = OptimizeFor::size;
-    run_.result.activations = take(options, "int8").activations;
+    auto placement = run::place(prepared, options.config);
+    auto proposals = draft.proposals;
+    proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
+    const auto assignment = quantization::assign(prepared.model, std::move(placement), proposals, options.config);
+    run::record(prepared.model, assignment, told_);
+    auto emitted = quantization::emit_qdq(prepared.model, assignment, options.config, prepared.types);
+    note(emitted.notes);
+    const bool tuned = take_tuned(*draft.emitted, emitted);
+    run::write_applied({!draft.result.equalized.empty(), tuned}, emitted.model);
+    note(run::finish_integers(prepared, options, emitted.model));
+    return std::move(emitted.model);
   }
 
-  QuantizeResult take(const QuantizeOptions& options, std::string_view name) {
-    auto made = run_stages(options);
-    model_ = options.output;
-    auto& all = run_.result;
-    all.samples = std::max(all.samples, made.samples);
-    for (const auto& note : made.notes) {
-      if (std::find(all.notes.begin(), all.notes.end(), note) == all.notes.end())
-        all.notes.push_back(fmt::format("{}: {}", name, note));
+  // Integers that tuning found, wherever they have the scales that they were found for.
+  static bool take_tuned(const quantization::Emitted& from, quantization::Emitted& to) {
+    const Constants found(from.model), made(to.model);
+    bool any = false;
+    for (const auto& [value, stored] : from.provenance.values) {
+      const auto* tuned = found.find(stored.stored);
+      const auto here = to.provenance.values.find(value);
+      if (tuned == nullptr || tuned->data.is_produced() || here == to.provenance.values.end()) continue;
+      const auto at = made.at(here->second.stored);
+      if (at == Constants::kNone || !are_equal(found.find(stored.scale), made.find(here->second.scale))) continue;
+      auto& tensor = to.model.graph.initializers[at];
+      if (tensor.type != tuned->type || tensor.dims != tuned->dims) continue;
+      tensor.data = tuned->data;
+      any = true;
     }
-    return made;
+    return any;
   }
 
   Run& run_;
   const QuantizeOptions& options_;
+  const run::Prepared& prepared_;
+  QuantizeResult& told_;
   run::FormatSteps steps_;
-  std::filesystem::path model_;  // of the steps so far
 };
 
 }  // namespace
 
-void mix_formats(Run& run) { Mixture(run).make(); }
+bool mixes_integers(const Recipe& recipe) {
+  const auto& entries = recipe.options.node_formats;
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const auto& entry) { return config::is_static(config::parse_node_format(entry).format); });
+}
+
+void tune_mixed_weights(Run& run) {
+  auto& work = *run.integers;
+  auto& draft = work.draft;
+  quantization::complete_shared(draft.assignment.placement, draft.proposals.ranges);
+  quantization::complete_shared(draft.assignment.placement, draft.proposals.wide);
+  draft.emitted =
+      quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
+  if (!work.measured || !work.tunes_if_needed || !config::may_tune(run.options)) return;
+  remedies::improve_emitted(draft, *work.evaluator);
+  run.note(draft.notes);
+}
+
+onnx::Model mixture(Run& run, const std::vector<std::string>& node_formats, QuantizeResult& told) {
+  return Mixture(run, told).make(node_formats);
+}
+
+void mix_formats(Run& run) {
+  if (run.integers && run.integers->evaluator) run.integers->evaluator->rest();
+  run.model = mixture(run, run.options.node_formats, run.result);
+  if (run.integers) run.note(run::notes_for_this_machine(run.options.config));
+}
 
 }  // namespace detent::pipeline

@@ -30,7 +30,7 @@ nlohmann::json identity_of(const Run& run) {
     chosen = config::identity(options, config::Affects::statistics);
     chosen.update(config::identity(options, config::Affects::integers));
   }
-  const bool calibrates = run.recipe.result == config::kIntegers;
+  const bool calibrates = (run.recipe.result & (config::kIntegers | config::kMixed)) != 0;
   return run::run_identity({.model = run.model,
                             .output = options.output,
                             .calibration_data = options.calibration_data,
@@ -97,7 +97,7 @@ void prepare(Run& run) {
       run::prepare(std::move(run.model), options.config, *run.runtime, run.work->scratch(), run.profiler, run.limits());
   if (run.shared.original.empty()) run.note(run.prepared.notes);
   auto& model = run.prepared.model;
-  if (run.recipe.result == config::kDynamic && model.opset() < kOpsetOfDynamicQuantizeLinear)
+  if ((run.recipe.result & (config::kDynamic | config::kMixed)) != 0 && model.opset() < kOpsetOfDynamicQuantizeLinear)
     run.note(graph::upgrade_opset(model, run.prepared.types));
   if (is_timed(run.recipe)) run.timed_inputs = inputs_to_time(model, run.result);
 }
