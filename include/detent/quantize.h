@@ -52,6 +52,10 @@ struct QuantizeOptions {
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
   OptimizeFor optimize_for = OptimizeFor::latency;
+  /// Seconds that a sample may take on this machine, as measured. With it, or with weights_only.max_size where weights
+  /// alone are not asked for, the format of each node is searched as search() does, and the model that meets them, and
+  /// the accuracy target, is made. Throws resource, naming the nearest, where none does.
+  std::optional<double> max_latency;
   /// How long operators take; what is missing is measured and added. Unset: a file of this machine in the user's cache.
   std::optional<std::filesystem::path> kernel_table;
   FinetuneConfig finetune;

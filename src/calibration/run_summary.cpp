@@ -24,7 +24,7 @@ void check_finite(const Summary& run, const Observed& observed, const std::strin
   if (options.allow_nonfinite || run.nan_count + run.inf_count == 0) return;
   throw bad_input(fmt::format("tensor '{}' ({}) holds {} NaN and {} infinite values for sample '{}'", observed.value,
                               observed.made_by, run.nan_count, run.inf_count, sample),
-                  "correct the sample or the model, or leave such values out with --allow-nonfinite");
+                  "correct the sample or the model, or leave such values out with --set allow-nonfinite");
 }
 
 void vote(Summary& run) {

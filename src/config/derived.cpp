@@ -17,6 +17,10 @@ bool changes_cache_alone(const QuantizeOptions& options) {
          options.config.float_type == FloatType::keep && !options.weights_only.enabled;
 }
 
+bool searches_formats(const QuantizeOptions& options) {
+  return options.max_latency || (options.weights_only.max_size && !options.weights_only.enabled);
+}
+
 Result result_of(const QuantizeOptions& options) {
   if (!options.node_formats.empty()) return kMixed;
   if (options.weights_only.enabled) return kBlocks;

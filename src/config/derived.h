@@ -12,6 +12,9 @@ bool has_samples(const QuantizeOptions& options);
 /// Whether nothing becomes of the model but another type of its cache.
 bool changes_cache_alone(const QuantizeOptions& options);
 
+/// Whether the format of each node is searched, for a latency or for a size of more than weights alone.
+bool searches_formats(const QuantizeOptions& options);
+
 /// What a run makes of these options, which name one result (no family).
 Result result_of(const QuantizeOptions& options);
 

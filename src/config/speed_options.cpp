@@ -16,6 +16,18 @@ const Option kRows[] = {
      .help = "latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a "
              "tenth faster; size: speed does not count",
      .label = "latency|accuracy|size"},
+    {.name = "max-latency",
+     .at = DETENT_AT(max_latency),
+     .commands = kQuantize | kSearch,
+     .affects = Affects::nothing,
+     .group = kSpeed,
+     .help = "time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for the "
+             "format of each product, as search does",
+     .label = "TIME",
+     .fallback = "none",
+     .form = Form::duration,
+     .bounds = {.min = 0, .above = true},
+     .usual = kSearch},
     {.name = "kernel-table",
      .at = DETENT_AT(kernel_table),
      .commands = kQuantizing | kSearch,

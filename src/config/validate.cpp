@@ -97,10 +97,40 @@ void check_family(const QuantizeOptions& options) {
         "leave it out");
 }
 
+// What says how nodes are quantized is what the search is to find out.
+void check_searched(const QuantizeOptions& options) {
+  constexpr std::string_view kMayBeSaid[] = {
+      "weights_only.max_size", "accuracy.target", "accuracy.metric", "accuracy.command", "kernel_table",
+      "calibration_data",      "samples",         "max_samples",     "batch_size"};
+  const auto limit = options.max_latency ? "--max-latency" : "--max-size without --weights-only";
+  QuantizeOptions none;
+  none.config = preset_config("balanced");
+  resolve(none, {});
+  const auto is_searched = [&](const Option& option) {
+    const bool may_be_said =
+        std::find(std::begin(kMayBeSaid), std::end(kMayBeSaid), option.at.path) != std::end(kMayBeSaid);
+    if (may_be_said || (option.commands & kQuantize) == 0) return false;
+    if (option.affects == Affects::nothing && option.at.path != "format") return false;
+    const auto given = read_only(option, options);
+    return given && text_of(*given, option.form) != text_of(*read_only(option, none), option.form);
+  };
+  for (const bool detail : {false, true}) {  // those that follow from others come last
+    for (const auto& option : config::options()) {
+      if (option.detail != detail || !is_searched(option)) continue;
+      throw usage_error(fmt::format("{} does not go with {}, which searches for the best format of each node",
+                                    option.spelled(), limit),
+                        "leave out one of them");
+    }
+  }
+  if (!has_samples(options))
+    throw usage_error(fmt::format("{} needs samples, on which models are measured", limit), "give --calibration-data");
+}
+
 }  // namespace
 
 void validate(const QuantizeOptions& options, Command command) {
   check_bounds(options, command);
+  if (searches_formats(options)) check_searched(options);
   if (!options.family.empty()) return check_family(options);
   check_values(options);
   check_conflicts(options, command);

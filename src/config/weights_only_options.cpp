@@ -69,12 +69,14 @@ const Option kRows[] = {
      .at = DETENT_AT(weights_only.max_size),
      .commands = kQuantize,
      .affects = Affects::integers,
+     .results = kBlocks | kIntegers,
      .group = kWeightsOnly,
      .help =
-         "bits of each weight (2, 4, 8 or float) are chosen so that the written model with its data takes at most so "
-         "much and its results change least; with samples, sensitivity is measured with --bits",
+         "bytes that the model may have with its data, as in 12MiB. With --weights-only: bits of each weight (2, 4, "
+         "8 or float) are chosen so that the results change least; with samples, sensitivity is measured with "
+         "--bits. Without: the format of each product is searched, as for --max-latency",
      .label = "SIZE",
-     .fallback = "--bits for all",
+     .fallback = "none",
      .form = Form::bytes},
     {.name = "sparsity",
      .at = DETENT_AT(weights_only.sparsity),

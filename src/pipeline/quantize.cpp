@@ -8,9 +8,11 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/file.h"
+#include "config/derived.h"
 #include "config/validate.h"
 #include "data/replay.h"
 #include "pipeline/quantize_family.h"
+#include "pipeline/quantize_within_limits.h"
 #include "pipeline/stages.h"
 #include "run/automatic_target.h"
 #include "run/deadline.h"
@@ -61,6 +63,7 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
 QuantizeResult quantize_as_given(const QuantizeOptions& given) {
   auto options = given;
   const KeptSamples kept(options);
+  if (config::searches_formats(options)) return pipeline::quantize_within_limits(options);
   run::name_target(options);
   if (!options.family.empty())
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_family(limited); });

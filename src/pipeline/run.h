@@ -30,11 +30,14 @@ class BlockWork;
 struct CacheWork;
 struct FloatWork;
 
-/// What the members of a family know of each other's runs.
+/// What several runs for the same model and samples know of each other.
 struct Shared {
   /// Extremes of the float model's values. Runs of weights in blocks fill it, those of 16-bit floats use it, and need
   /// no samples then. Null: nothing is known, and nobody asks.
   calibration::Statistics* extremes = nullptr;
+  /// Where weights in blocks find what was solved of them in other runs with the same samples, and leave what they
+  /// solve. Empty: each run solves them by itself.
+  std::filesystem::path solutions = {};
   /// The float model that the result is compared with, where it is not that of the options.
   std::filesystem::path original = {};
 };

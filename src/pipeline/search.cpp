@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,9 +16,11 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "config/identity.h"
 #include "config/node_formats.h"
 #include "config/validate.h"
 #include "data/replay.h"
+#include "onnx/model.h"
 #include "pipeline/recipe.h"
 #include "pipeline/search_candidates.h"
 #include "pipeline/search_choice.h"
@@ -28,6 +31,7 @@
 #include "pipeline/stages/mixed.h"
 #include "remedies/remedies.h"
 #include "run/deadline.h"
+#include "run/run_directory.h"
 #include "run/run_profiler.h"
 #include "searching/front.h"
 #include "shim/ranks.h"
@@ -41,11 +45,21 @@ using config::NodeFormat;
 // The run whose stages give what all mixtures are made of.
 QuantizeOptions mixing(const SearchOptions& options, const std::filesystem::path& folder) {
   auto mixed = base_of(options);
+  mixed.resources.resume = options.resources.resume;
   mixed.node_formats = {"^.*=int8"};
   mixed.resources.work_dir = folder;
   mixed.output = folder / "mixed.onnx";
   mixed.progress = options.progress;
   return mixed;
+}
+
+// Where an interrupted search is found again.
+nlohmann::json identity_of(const SearchOptions& options) {
+  const auto model = onnx::read_model(options.model);
+  return run::run_identity({.model = model,
+                            .output = options.output,
+                            .calibration_data = options.calibration_data,
+                            .options = config::run_identity(mixing(options, {}))});
 }
 
 // What one format for all nodes that can have it must change, as a share of the float model, to be worth a model.
@@ -74,9 +88,9 @@ class Search {
   Search(const SearchOptions& options, const std::function<bool()>& out_of_time)
       : options_(options),
         out_of_time_(out_of_time),
-        folder_(options.resources.work_dir.value_or("")),
+        work_(options.resources, identity_of(options)),
         profiler_(nullptr, {}),
-        recipe_(recipe_of(mixing(options, folder_.path()))),
+        recipe_(recipe_of(mixing(options, work_.path()))),
         run_(recipe_, shared_, profiler_) {
     for (const auto& name : options.formats) formats_.push_back(config::node_format(name, "--formats"));
     if (formats_.empty()) formats_.assign(std::begin(config::kNodeFormats), std::end(config::kNodeFormats));
@@ -88,7 +102,7 @@ class Search {
     run_until(run_, mix_formats);
     candidates_ = find_candidates(run_, formats_);
     front_ = searching::front(candidates_.problem, candidates_.whole);
-    points_.emplace(options_, run_, folder_.path() / "points");
+    points_.emplace(options_, run_, work_.path() / "points");
     try {
       make_singles();
       for (int round = 0; round < kRounds; ++round) make_mixed(round);
@@ -213,17 +227,19 @@ class Search {
     result_.candidates = candidates_.count();
     result_.samples = candidates_.samples;
     result_.inferences = candidates_.inferences + points_->inferences();
+    add_notes(work_.notes());
     add_notes(candidates_.notes);
     add_notes(points_->notes());
     auto told = finish(run_);
     result_.stages = by_name(std::move(told.stages));
     result_.peak_memory = told.peak_memory;
     write_search(options_, points_->made(), result_);
+    work_.finish();
   }
 
   const SearchOptions& options_;
   const std::function<bool()>& out_of_time_;
-  TempDir folder_;
+  run::RunDirectory work_;
   run::RunProfiler profiler_;
   const Recipe recipe_;
   const Shared shared_;

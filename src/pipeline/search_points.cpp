@@ -5,10 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/paths.h"
+#include "base/small_file.h"
 #include "config/formats.h"
 #include "config/presets.h"
 #include "detent/quantize.h"
@@ -17,6 +22,7 @@
 #include "planning/limits.h"
 #include "profile/meters.h"
 #include "run/latency_change.h"
+#include "run/model_fingerprint.h"
 #include "run/outputs.h"
 #include "run/proof.h"
 #include "run/samples.h"
@@ -31,6 +37,8 @@ constexpr std::size_t kTimedTogether = 6;
 constexpr std::size_t kTimedSamples = 4;
 constexpr double kSecondsEach = 0.15;  // of timing a model, at the least
 
+double error_as_db(double error) { return -10 * std::log10(error); }
+
 }  // namespace
 
 SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder)
@@ -39,6 +47,7 @@ SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesyst
   open_samples();
   const auto all = source_->file_count();
   judged_ = std::min(all, std::max(all / kJudgedShare, kJudgedAtLeast));
+  of_samples_ = run::fingerprint_of(*source_);
 }
 
 // Anew each time: making a model reads the same stream in between.
@@ -88,31 +97,68 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
                                 run::guard_options(options, file));
 }
 
+// By what the model follows from beside the float one.
+std::filesystem::path SearchPoints::file_of(const SearchPoint& point) const {
+  Hasher hasher;
+  hasher.add(of_samples_.text());
+  hasher.add(options_.accuracy.command + "\n");
+  hasher.add(static_cast<std::uint64_t>(options_.accuracy.metric));
+  for (const auto& entry : point.node_formats) hasher.add(entry + "\n");
+  return folder_ / fmt::format("{}.onnx", hasher.result().text());
+}
+
+bool SearchPoints::recall(SearchPoint& point, const std::filesystem::path& file) const {
+  const auto record = std::filesystem::path(file).replace_extension("json");
+  if (!paths::exists(record) || !paths::exists(file) || options_.accuracy.score) return false;
+  const auto known = parse_sealed_json(read_small_file(record.string(), "a measured model"));
+  if (!known) return false;
+  try {
+    point.bytes = known->at("bytes").get<std::uint64_t>();
+    point.error = known->at("error").get<double>();
+    point.sqnr_db = error_as_db(point.error);
+    if (known->contains("value")) point.value = known->at("value").get<double>();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+  const bool wants_value = options_.accuracy.target || options_.accuracy.metric == AccuracyMetric::command;
+  return !wants_value || point.value.has_value();
+}
+
+void SearchPoints::remember(const SearchPoint& point, const std::filesystem::path& file) const {
+  nlohmann::json known{{"bytes", point.bytes}, {"error", point.error}};
+  if (point.value) known["value"] = *point.value;
+  AtomicFile record(std::filesystem::path(file).replace_extension("json"));
+  record.write(as_byte_span(sealed_json_text(std::move(known))));
+  record.commit();
+}
+
 bool SearchPoints::make(SearchPoint point) {
   const auto scope = run_.profiler.scope("Models of the front");
-  const auto file = folder_ / fmt::format("{}.onnx", point.name);
+  const auto file = file_of(point);
   try {
-    const auto found = point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file);
-    made_.push_back({std::move(point), file});
-    judge(made_.back(), found);
+    if (!recall(point, file)) {
+      judge(point, file, point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file));
+      remember(point, file);
+    }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device) throw;
     note(fmt::format("not tried: {}: {}", point.name, e.what()));
     return false;
   }
+  made_.push_back({std::move(point), file});
   if (options_.progress) options_.progress("models", made_.size(), 0);
   return true;
 }
 
-void SearchPoints::judge(MadePoint& made, const run::DeployedFidelity& found) {
+void SearchPoints::judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found) {
   inferences_ += 2 * judged_;
-  made.told.sqnr_db = found.sqnr_db;
-  made.told.error = std::pow(10, -found.sqnr_db / 10);
+  point.error = std::pow(10, -found.sqnr_db / 10);
+  point.sqnr_db = error_as_db(point.error);
   const auto& accuracy = options_.accuracy;
   if (accuracy.metric == AccuracyMetric::command) {
-    made.told.value = run::share_of_float_score(accuracy, options_.model, made.file, float_score_, options_.stop);
+    point.value = run::share_of_float_score(accuracy, options_.model, file, float_score_, options_.stop);
   } else if (accuracy.target) {
-    made.told.value = run::value_of(found, accuracy.metric);
+    point.value = run::value_of(found, accuracy.metric);
   }
 }
 

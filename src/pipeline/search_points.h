@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fingerprint.h"
 #include "data/sample.h"
 #include "detent/search.h"
 #include "pipeline/run.h"
@@ -47,7 +48,11 @@ class SearchPoints {
   void go_to_judged();
   run::DeployedFidelity write_mixture(SearchPoint& point, const std::filesystem::path& file);
   run::DeployedFidelity write_alone(SearchPoint& point, const std::filesystem::path& file);
-  void judge(MadePoint& made, const run::DeployedFidelity& found);
+  void judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found);
+  /// What an interrupted search has found of the same model and samples, if it has.
+  bool recall(SearchPoint& point, const std::filesystem::path& file) const;
+  void remember(const SearchPoint& point, const std::filesystem::path& file) const;
+  std::filesystem::path file_of(const SearchPoint& point) const;
   void note(std::string text);
 
   const SearchOptions& options_;
@@ -56,6 +61,7 @@ class SearchPoints {
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ContentOrderedSamples> source_;
   std::size_t judged_ = 0;  // samples, the last of all
+  Fingerprint of_samples_;
   std::vector<MadePoint> made_;
   std::size_t timed_ = 0;     // of them
   double float_seconds_ = 0;  // of one sample

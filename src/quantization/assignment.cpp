@@ -198,7 +198,7 @@ ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool 
     const std::string what =
         fmt::format("weight '{}' ({}) holds NaN or infinite values", mark.value, reader_of(model, index, mark.value));
     if (!allow_nonfinite && is_weight_of_product(model, index, mark.value))
-      throw bad_input(what, "correct the model, exclude the node with --exclude-nodes, or give --allow-nonfinite");
+      throw bad_input(what, "correct the model, exclude the node with --exclude-nodes, or give --set allow-nonfinite");
     placement.notes.push_back(what + "; it stays in float");
     return true;
   });

@@ -277,7 +277,7 @@ class Collector {
       const auto count = std::count_if(values.begin(), values.end(), [](float v) { return std::isnan(v); });
       if (count == 0) continue;
       throw bad_input(fmt::format("sample '{}': input '{}' holds {} NaN", origin, input.name, count),
-                      "correct the sample, or leave such values out with --allow-nonfinite");
+                      "correct the sample, or leave such values out with --set allow-nonfinite");
     }
   }
 

@@ -161,8 +161,8 @@ def test_nan_in_a_sample(place: Place, model: Path, workers: int) -> None:
     samples[4]["x"][0, 1, 2, 3] = np.nan
     data = support.save_samples(place.inputs / "nan", samples)
     arguments = ["calibrate", model, "-o", place.output, "--calibration-data", data, "--workers", workers]
-    place.refuses(BAD_INPUT, "004.npz.*'x'.*1 NaN.*--allow-nonfinite", *arguments)
-    assert support.detent(*arguments, "--allow-nonfinite").returncode == 0
-    options = ["--statistics", place.output, "--method", "mse", "--allow-nonfinite"]
+    place.refuses(BAD_INPUT, "004.npz.*'x'.*1 NaN.*--set allow-nonfinite", *arguments)
+    assert support.detent(*arguments, "--set", "allow-nonfinite").returncode == 0
+    options = ["--statistics", place.output, "--method", "mse", "--set", "allow-nonfinite"]
     report = support.quantize(model, place.out / "m.onnx", data, *options)
     assert all(np.isfinite([found["min"], found["max"]]).all() for found in report["activations"].values())

@@ -274,6 +274,6 @@ def test_weights_that_are_not_finite(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     result = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--activations", "dynamic")
     check(BAD_INPUT, "weight 'q'.*holds NaN", result.returncode, result.stderr, result.stdout)
-    told = dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx", "--allow-nonfinite")
+    told = dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx", "--set", "allow-nonfinite")
     assert any("stays in float" in note for note in told["notes"])
     assert {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node} >= {"MatMul", "MatMulInteger"}

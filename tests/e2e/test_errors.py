@@ -75,7 +75,7 @@ def test_weights_that_are_not_finite(value: float, place: Place, data: Path) -> 
 
     path = save(place.inputs / "bad.onnx", spoil)
     place.refused(BAD_INPUT, r"'w2'.*conv_b.*--exclude-nodes", path, data)
-    report = support.quantize(path, place.output, data, "--allow-nonfinite", "--exclude-nodes", "conv_b")
+    report = support.quantize(path, place.output, data, "--set", "allow-nonfinite", "--exclude-nodes", "conv_b")
     assert report["nodes_quantized"] > 0
 
 
@@ -181,8 +181,8 @@ def test_sample_that_is_not_finite(value: float, place: Place, model: Path) -> N
     samples = graphs.cnn_samples(5)
     samples[3]["x"][0, 1, 2, 3] = value
     data = support.save_samples(place.inputs / "spoilt", samples)
-    place.refused(BAD_INPUT, "(?=.*'x')(?=.*003.npz).*--allow-nonfinite", model, data)
-    support.quantize(model, place.output, data, "--allow-nonfinite")
+    place.refused(BAD_INPUT, "(?=.*'x')(?=.*003.npz).*--set allow-nonfinite", model, data)
+    support.quantize(model, place.output, data, "--set", "allow-nonfinite")
 
 
 @pytest.mark.parametrize("name", ["000.npz", "000.npy"])

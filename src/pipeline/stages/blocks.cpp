@@ -218,7 +218,8 @@ double BlockWork::measure(data::SampleSource& samples) {
 }
 
 void BlockWork::solve() {
-  if (draft_.is_plain()) solve(*source_, run_.work->path(), Listens::yes);
+  const auto& shared = run_.shared.solutions;
+  if (draft_.is_plain()) solve(*source_, shared.empty() ? run_.work->path() : shared, Listens::yes);
 }
 
 void BlockWork::solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens) {

@@ -188,7 +188,8 @@ void place_integers(Run& run) {
   run.integers = std::make_unique<IntegerWork>();
   auto& work = *run.integers;
   auto& draft = work.draft;
-  draft.prepared = std::move(run.prepared);
+  draft.prepared = run.prepared;  // mixtures without such integers are made of the model as it is
+  if (run.recipe.result != config::kMixed) run.prepared = {};
   const auto& model = draft.prepared.model;
   auto& placement = draft.assignment.placement;
   placement = run::place(draft.prepared, options.config);

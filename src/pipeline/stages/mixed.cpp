@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "config/derived.h"
 #include "config/node_formats.h"
 #include "graph/index.h"
@@ -56,21 +57,17 @@ bool are_equal(const onnx::Tensor* a, const onnx::Tensor* b) {
 
 class Mixture {
  public:
-  Mixture(Run& run, QuantizeResult& told)
-      : run_(run),
-        options_(run.options),
-        prepared_(run.integers ? run.integers->draft.prepared : run.prepared),
-        told_(told) {}
+  Mixture(Run& run, QuantizeResult& told) : run_(run), options_(run.options), told_(told) {}
 
   onnx::Model make(const std::vector<std::string>& node_formats) {
-    const auto possible = run::possible_formats(prepared_, options_.config);
-    const auto formats = run::given_formats(prepared_, possible, node_formats);
-    steps_ = run::steps_of(prepared_, possible, formats);
-    auto model = prepared_.model;
+    const auto possible = run::possible_formats(run_.prepared, options_.config);
+    const auto formats = run::given_formats(run_.prepared, possible, node_formats);
+    steps_ = run::steps_of(run_.prepared, possible, formats);
+    auto model = prepared().model;
     if (!steps_.blocks.empty()) model = in_blocks(model);
     if (!steps_.dynamic.empty()) model = with_dynamic_scales(std::move(model));
     if (steps_.fixed.empty()) {
-      graph::store_once(model, prepared_.computed, true);
+      graph::store_once(model, prepared().computed, true);
     } else {
       model = with_pairs(std::move(model));
     }
@@ -79,6 +76,10 @@ class Mixture {
   }
 
  private:
+  // Remedies may have scaled the weights of the model that gets integers.
+  const run::Prepared& prepared() const { return steps_.fixed.empty() ? run_.prepared : run_.integers->draft.prepared; }
+  bool is_scaled() const { return !steps_.fixed.empty() && !run_.integers->draft.result.equalized.empty(); }
+
   void note(const std::vector<std::string>& notes) {
     for (const auto& text : notes) {
       if (std::find(told_.notes.begin(), told_.notes.end(), text) == told_.notes.end()) told_.notes.push_back(text);
@@ -95,7 +96,7 @@ class Mixture {
       throw usage_error("--node-formats leaves all nodes in float", "give a node another format than fp32");
   }
 
-  // By a run of its own, which solves them from what they read on the samples.
+  // By a run of its own, which solves them from what they read on the samples, unless another mixture has.
   onnx::Model in_blocks(onnx::Model& model) {
     auto options = options_;
     const auto folder = run_.work->scratch();
@@ -118,7 +119,9 @@ class Mixture {
     options.config.nodes = steps_.blocks;
     if (options.samples != nullptr) options.samples->rewind();
     onnx::write_model(model, options.model, {});
-    auto made = run_stages(options);
+    const auto solutions = folder / (is_scaled() ? "solutions-scaled" : "solutions");
+    paths::make_folder(solutions);
+    auto made = run_stages(options, {.solutions = solutions});
     told_.weights = std::move(made.weights);
     told_.samples = std::max(told_.samples, made.samples);
     note(made.notes);
@@ -136,7 +139,7 @@ class Mixture {
 
   onnx::Model with_pairs(onnx::Model model) {
     const auto& draft = run_.integers->draft;
-    auto prepared = prepared_;
+    auto prepared = draft.prepared;
     if (!steps_.blocks.empty() || !steps_.dynamic.empty()) {
       prepared.model = std::move(model);
       prepared.types = exec::probe_values(*run_.runtime, prepared.model);
@@ -177,7 +180,6 @@ class Mixture {
 
   Run& run_;
   const QuantizeOptions& options_;
-  const run::Prepared& prepared_;
   QuantizeResult& told_;
   run::FormatSteps steps_;
 };

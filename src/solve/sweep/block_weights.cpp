@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/failpoint.h"
+#include "base/fingerprint.h"
 #include "base/parallel.h"
 #include "base/paths.h"
 #include "shim/shared_work.h"
@@ -67,10 +68,32 @@ class Solving final : public GramReceiver {
   }
 
  private:
-  fs::path file_of(std::size_t tensor) const { return options_.directory / fmt::format("blocks-{}.bin", tensor); }
+  // By what a solution follows from beside the samples, so that runs with other weights in blocks find it, too.
+  void identify(Hasher& hasher, std::size_t tensor) const {
+    const auto& shape = placement_.tensors[tensor];
+    hasher.add(model_.graph.initializers[shape.initializer].name);
+    for (const auto number : {std::int64_t{shape.format.bits}, shape.format.block, std::int64_t{shape.by_columns}})
+      hasher.add(static_cast<std::uint64_t>(number));
+  }
+
+  void identify(Hasher& hasher, const quantization::InputFold& fold) const {
+    for (const auto t : fold.tensors) identify(hasher, t);
+    if (fold.product) identify(hasher, *fold.product);
+  }
+
+  fs::path file_of(std::size_t tensor) const {
+    Hasher hasher;
+    identify(hasher, tensor);
+    for (const auto& fold : folds_) {
+      if (std::find(fold.tensors.begin(), fold.tensors.end(), tensor) != fold.tensors.end()) identify(hasher, fold);
+    }
+    return options_.directory / fmt::format("blocks-{}.bin", hasher.result().text());
+  }
 
   fs::path file_of(const quantization::InputFold& fold) const {
-    return options_.directory / fmt::format("factors-{}.bin", fold.tensors.front());
+    Hasher hasher;
+    identify(hasher, fold);
+    return options_.directory / fmt::format("factors-{}.bin", hasher.result().text());
   }
 
   WeightSolvingOptions solving() const {

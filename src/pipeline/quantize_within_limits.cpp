@@ -1,0 +1,74 @@
+#include "pipeline/quantize_within_limits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "config/validate.h"
+#include "detent/search.h"
+#include "run/outputs.h"
+
+namespace detent::pipeline {
+namespace {
+
+SearchOptions search_of(const QuantizeOptions& options, const std::filesystem::path& folder) {
+  SearchOptions search;
+  search.model = options.model;
+  search.output = folder / "found";
+  search.calibration_data = options.calibration_data;
+  search.samples = options.samples;
+  search.max_latency = options.max_latency;
+  search.max_size = options.weights_only.max_size;
+  search.accuracy = options.accuracy;
+  search.kernel_table = options.kernel_table;
+  search.max_samples = options.max_samples;
+  search.batch_size = options.batch_size;
+  search.threads = options.threads;
+  search.runtime = options.runtime;
+  search.resources = options.resources;
+  search.resources.work_dir = folder;
+  search.progress = options.progress;
+  search.stop = options.stop;
+  return search;
+}
+
+// The search has looked after what they ask for.
+QuantizeOptions without_limits(QuantizeOptions options) {
+  options.max_latency.reset();
+  options.weights_only.max_size.reset();
+  options.accuracy = {};
+  return options;
+}
+
+std::string told_of(const SearchPoint& point, std::size_t models) {
+  return fmt::format("of {}, {} meets the limits best: {:.4g} ms, {} and {:.1f} dB when it was measured beside them",
+                     counted(models, "searched model"), point.name, 1e3 * point.seconds, format_size(point.bytes),
+                     point.sqnr_db);
+}
+
+}  // namespace
+
+QuantizeResult quantize_within_limits(const QuantizeOptions& options) {
+  config::validate(options);
+  run::check_apart(run::written_files(options), options.calibration_data);
+  const TempDir folder(options.resources.work_dir.value_or(""));
+  const auto found = search(search_of(options, folder.path()));
+  const auto chosen =
+      std::find_if(found.points.begin(), found.points.end(), [](const auto& point) { return !point.chosen.empty(); });
+  if (chosen->name == "fp32")
+    throw usage_error("the float model itself meets the limits best, so that nothing is to be quantized",
+                      "take it as it is, or give limits that it does not meet");
+  auto own = without_limits(options);
+  own.node_formats = chosen->node_formats;
+  if (own.samples != nullptr) own.samples->rewind();
+  auto result = quantize(own);
+  result.notes.insert(result.notes.begin(), told_of(*chosen, found.points.size()));
+  result.peak_memory = std::max(result.peak_memory, found.peak_memory);
+  return result;
+}
+
+}  // namespace detent::pipeline
