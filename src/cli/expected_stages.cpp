@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "config/presets.h"
+
 namespace detent::cli {
 namespace {
 
@@ -22,25 +24,41 @@ std::vector<ExpectedStage> of_blocks(const QuantizeOptions& options) {
   return stages;
 }
 
+// What is done with every file that is written, as a share of what calibration takes.
+void add_last(std::vector<ExpectedStage>& stages, const QuantizeOptions& options, double calibration) {
+  const bool has_samples = options.calibration_data || options.samples != nullptr;
+  const bool lowers =
+      options.config.float_type == FloatType::float16 || options.config.float_type == FloatType::bfloat16;
+  if (has_samples) stages.push_back({"proof", 0.4 * calibration});
+  if (has_samples && (lowers || options.report)) stages.push_back({"compare", 0.4 * calibration});
+  if (options.bench) stages.push_back({"latency", 0.4 * calibration});
+}
+
 }  // namespace
 
 std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
-  if (options.weights_only.enabled || !options.family.empty()) return of_blocks(options);
   std::vector<ExpectedStage> stages;
+  if (options.weights_only.enabled || !options.family.empty()) {
+    stages = of_blocks(options);
+    add_last(stages, options, 3);
+    return stages;
+  }
   if (options.optimize_for != OptimizeFor::size) stages.push_back({"kernels", 0.2});
   if (!options.statistics) stages.push_back({"calibrate", 1});
-  if (options.accuracy.sensitivity != SensitivityMode::off) {
-    const std::vector<ExpectedStage> measured{{"accuracy: recurrent layers", 0.5}, {"accuracy: gates", 0.5},
-                                              {"accuracy: as rounded", 0.5},       {"accuracy: equalization", 2.2, 4},
-                                              {"accuracy: each value", 1.4, 2},    {"accuracy: range choice", 0.5},
-                                              {"accuracy: fallback", 0.7, 2}};
+  const bool quantizes = config::preset(options.config).quantizes;
+  if (quantizes && options.accuracy.sensitivity != SensitivityMode::off) {
+    const std::vector<ExpectedStage> measured{{"accuracy: recurrent layers", 0.3}, {"accuracy: gates", 0.6},
+                                              {"accuracy: as rounded", 0.5},       {"accuracy: equalization", 1.8, 4},
+                                              {"accuracy: each value", 1, 2},      {"accuracy: range choice", 0.3},
+                                              {"accuracy: fallback", 0.5, 2}};
     stages.insert(stages.end(), measured.begin(), measured.end());
   }
-  if (tunes(options.finetune.rounding) || options.finetune.rounding == WeightSolver::automatic) {
-    stages.push_back({"finetune", 6});
-    stages.push_back({"accuracy: weight tuning", 0.5});
+  const bool is_named = tunes(options.finetune.rounding);
+  if (quantizes && (is_named || options.finetune.rounding == WeightSolver::automatic)) {
+    stages.push_back({"finetune", is_named ? 6.0 : 2.0});  // by gptq where it is not named
+    stages.push_back({"accuracy: weight tuning", 0.4});
   }
-  stages.push_back({"proof and latency", 0.7});  // which nothing is told of
+  add_last(stages, options, 1);
   return stages;
 }
 

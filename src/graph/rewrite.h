@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -63,6 +64,18 @@ void merge_equal_constants(onnx::Model& model, const std::vector<int>& nodes);
 /// Replaces the nodes by initializers, which must hold every output of theirs that other nodes or the graph's outputs
 /// read.
 Notes replace_by_constants(onnx::Model& model, const std::vector<int>& nodes, std::vector<onnx::Tensor> results);
+
+/// What constants were made by before replace_by_constants().
+struct FoldedConstants {
+  std::vector<onnx::Node> nodes;                // in the order of the graph
+  std::map<std::string, onnx::Tensor> sources;  // initializers that they read
+  std::map<std::string, const void*> results;   // TensorData::identity() of each
+
+  void add(const onnx::Model& model, const std::vector<int>& which, const std::vector<onnx::Tensor>& made);
+};
+/// Constants that are still as they were computed are made by their nodes again where that halves what is stored, as of
+/// 16-bit floats that a Cast widens. Runtimes compute them when they load the model.
+void unfold_constants(onnx::Model& model, const FoldedConstants& folded);
 
 /// Stores the elements of a rewritten weight and gives back where they are; lets large results live in a file.
 using Store = std::function<onnx::TensorData(std::vector<std::byte>)>;
@@ -142,6 +155,9 @@ Notes clamp_masks(onnx::Model& model, const Store& store);
 
 /// An AveragePool with ceil_mode and count_include_pad reads zeros that a Pad puts around its values: the same results.
 Notes pad_before_means(onnx::Model& model);
+
+/// Pad of some axes becomes Pad of all of them, where axes and pads are constants and the rank is known.
+Notes pad_all_axes(onnx::Model& model, const ValueTypes& types);
 
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);

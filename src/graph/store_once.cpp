@@ -28,6 +28,11 @@ std::uint64_t mixed(std::uint64_t place, std::byte value) {
   return x ^ x >> 31;
 }
 
+// Runtimes turn integers and floats of 16 and 32 bits, no smaller floats.
+bool is_turned(onnx::DataType type, bool turns_integers) {
+  return onnx::bits_of(type) > 8 || (turns_integers && (type == onnx::DataType::int8 || type == onnx::DataType::uint8));
+}
+
 bool is_matrix(const onnx::Tensor& tensor) { return tensor.dims.size() == 2 && onnx::bits_of(tensor.type) >= 8; }
 
 Fingerprint fingerprint_of(const onnx::Tensor& tensor) {
@@ -95,7 +100,7 @@ class Storing {
         gone_.insert(tensor.name);
         return true;
       }
-      const bool may_turn = is_matrix(tensor) && (turns_integers_ || onnx::bits_of(tensor.type) > 8);
+      const bool may_turn = is_matrix(tensor) && is_turned(tensor.type, turns_integers_);
       if (may_turn && stored.dims[0] == tensor.dims[1] && other.transposed == print.as_is) {
         turns_.emplace_back("Transpose", index_.fresh_name(tensor.name + "_Transpose"), std::vector{stored.name},
                             std::vector{tensor.name}, std::vector{onnx::Attribute::of_ints("perm", {1, 0})});

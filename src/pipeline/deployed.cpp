@@ -60,6 +60,7 @@ CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples
   request.runtime = options.runtime;
   request.sample_time_limit = options.resources.sample_time_limit;
   request.stop = options.stop;
+  request.progress = options.progress;
   return request;
 }
 
@@ -90,6 +91,10 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
                  const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime, profile::Profiler& profiler,
                  double sample_seconds) {
   const auto scope = profiler.scope(run::kLatencyStage);
+  const auto tell = [&](std::uint64_t done) {
+    if (options.progress) options.progress("latency", done, 1);
+  };
+  tell(0);
   std::unique_ptr<data::SampleSource> source;  // none: inputs are made up
   if (config::has_samples(options)) {
     source = open_first(options, inputs);
@@ -120,6 +125,7 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
     }
     result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());
   }
+  tell(1);
 }
 
 std::optional<std::vector<data::InputSpec>> inputs_to_time(const onnx::Model& model, QuantizeResult& result) {
@@ -212,8 +218,11 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   const auto inputs = run::narrowed(run::input_specs(onnx::read_model(options.model)),
                                     run::input_specs(onnx::read_model(options.output)));
   const auto source = open_first(options, inputs);
+  const auto tell = [&](std::uint64_t done) {
+    if (options.progress) options.progress("proof", done, kCompared);
+  };
   const auto found = run::deployed_fidelity(runtime, options.model, options.output, *source, kCompared,
-                                            run::guard_options(options, options.output));
+                                            run::guard_options(options, options.output), tell);
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
   if (found.outputs == 0) return;
   run::tell(found, result.accuracy.emplace());

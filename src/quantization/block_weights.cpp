@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "quantization/block_faults.h"
 #include "quantization/block_layout.h"
 #include "quantization/exchange.h"
 #include "quantization/formats.h"
@@ -182,8 +183,7 @@ class Placer {
     const bool is_power = block >= kShortest && (block & (block - 1)) == 0;
     if (blocks_.form != WeightForm::matmul_nbits || !format_.is_plain() || !is_power || (bits != 4 && bits != 8))
       return false;
-    auto format = format_;
-    format.bits = bits;
+    const auto format = with_bits(bits);
     return std::all_of(kExperts.begin(), kExperts.end(), [&](std::size_t input) {
       if (node.inputs().size() <= input || node.inputs()[input].empty()) return input == kExperts.back();
       const int at = index_.initializer(node.inputs()[input]);
@@ -215,8 +215,7 @@ class Placer {
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
     if (weight.dims.size() < 3 || !is_real(weight.type) || weight.count() == 0) return;
     if (bits == 0) return leave(node, why_float(n));
-    BlockFormat format = format_;
-    format.bits = bits;
+    auto format = with_bits(bits);
     const auto columns = is_filter ? weight.dims.front() : weight.count() / weight.dims.back();
     const auto rows = weight.count() / columns;
     // Channels of a filter of one pixel follow one another.
@@ -229,15 +228,7 @@ class Placer {
     if (!is_worth_it(weight, rows, columns, format)) return leave(node, "blocks would not make it much smaller");
     const auto [found, is_new] = known_.try_emplace({static_cast<std::size_t>(at), true}, placement_.tensors.size());
     if (is_new) {
-      placement_.tensors.push_back({.initializer = static_cast<std::size_t>(at),
-                                    .rows = rows,
-                                    .columns = columns,
-                                    .by_columns = true,
-                                    .format = format,
-                                    .type = weight.type,
-                                    .products = {},
-                                    .tables = {},
-                                    .others = {}});
+      add_tensor({static_cast<std::size_t>(at), true, false}, {rows, columns}, format);
     }
     auto& tensor = placement_.tensors[found->second];
     if (tensor.rows == rows && tensor.format.block == format.block) tensor.others.emplace_back(n, input);
@@ -310,12 +301,17 @@ class Placer {
     if (auto reason = node.is("Gemm") ? reason_against_gemm(node) : std::string(); !reason.empty()) return reason;
     const auto [rows, columns] = shape_of(weight, reading.by_columns);
     if (rows == 0 || columns == 0) return "its weight has no elements";
-    BlockFormat format = format_;
-    format.bits = bits;
+    const auto format = with_bits(bits);
     if (reading.is_table && rows % format.block_of(rows) != 0) return "blocks do not divide the entries of its table";
-    if (reading.is_table && bits == 2) return "most versions of ONNX Runtime look up no 2 bits";
+    if (auto reason = reason_of_runtime(node, blocks_.form, bits, columns); !reason.empty()) return reason;
     if (!is_worth_it(weight, rows, columns, format)) return "blocks would not make it much smaller";
     return {};
+  }
+
+  BlockFormat with_bits(int bits) const {
+    auto format = format_;
+    format.bits = bits;
+    return format;
   }
 
   static std::pair<std::int64_t, std::int64_t> shape_of(const onnx::Tensor& weight, bool by_columns) {
@@ -334,23 +330,24 @@ class Placer {
     return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
   }
 
+  void add_tensor(const Reading& reading, std::pair<std::int64_t, std::int64_t> shape, const BlockFormat& format) {
+    placement_.tensors.push_back({.initializer = reading.initializer,
+                                  .rows = shape.first,
+                                  .columns = shape.second,
+                                  .by_columns = reading.by_columns,
+                                  .format = format,
+                                  .type = model_.graph.initializers[reading.initializer].type,
+                                  .products = {},
+                                  .tables = {},
+                                  .others = {}});
+  }
+
   BlockTensor& tensor_for(const Reading& reading, int bits) {
     const auto key = std::pair(reading.initializer, reading.by_columns);
     const auto [found, is_new] = known_.try_emplace(key, placement_.tensors.size());
     if (is_new) {
       const auto& weight = model_.graph.initializers[reading.initializer];
-      const auto [rows, columns] = shape_of(weight, reading.by_columns);
-      BlockFormat format = format_;
-      format.bits = bits;
-      placement_.tensors.push_back({.initializer = reading.initializer,
-                                    .rows = rows,
-                                    .columns = columns,
-                                    .by_columns = reading.by_columns,
-                                    .format = format,
-                                    .type = weight.type,
-                                    .products = {},
-                                    .tables = {},
-                                    .others = {}});
+      add_tensor(reading, shape_of(weight, reading.by_columns), with_bits(bits));
     }
     auto& tensor = placement_.tensors[found->second];
     if (bits != format_.bits) tensor.format.bits = bits;

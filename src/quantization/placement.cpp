@@ -43,9 +43,12 @@ std::string op_types_of(const onnx::Model& model) {
 }
 
 std::string nothing_hint(const onnx::Model& model, const graph::ValueTypes& types) {
-  const bool half =
-      std::any_of(types.begin(), types.end(), [](const auto& t) { return t.second.type == onnx::DataType::float16; });
-  if (half) return "it computes in float16: give --float 32, or the float32 model";
+  const auto has = [&](onnx::DataType type) {
+    return std::any_of(types.begin(), types.end(), [&](const auto& t) { return t.second.type == type; });
+  };
+  if (has(onnx::DataType::float16)) return "it computes in float16: give --float 32, or the float32 model";
+  if (has(onnx::DataType::float64) && !has(onnx::DataType::float32))
+    return "it computes in float64: export it in float32";
   return fmt::format("its operator types are {}; select with --op-types or --nodes", op_types_of(model));
 }
 
@@ -323,7 +326,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   }
   if (placement.marks.empty() && !floats.may_be_all && recurrent_layers(model, config).empty()) {
     throw bad_input(
-        fmt::format("model '{}' has nothing to quantize: no selected node reads or computes float32 tensors",
+        fmt::format("model '{}' has nothing to quantize: none of its nodes has values that these options quantize",
                     model.path.string()),
         nothing_hint(model, types));
   }

@@ -134,6 +134,7 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   choice.in_float = shim::names_of_first(options.resources.ranks, std::move(choice.in_float), options.stop);
   std::size_t products = 0, slower = 0;
   std::uint64_t saved = 0;  // bytes, by weights of 8 bits
+  std::set<std::string> counted_once;
   const std::set<std::string> in_float(choice.in_float.begin(), choice.in_float.end());
   for (std::size_t n = 0; n < placement.selected.size(); ++n) {
     const auto& node = prepared.model.graph.nodes[n];
@@ -142,7 +143,9 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
     if (!in_float.contains(node.id())) continue;
     ++slower;
     const int weight = node.inputs().size() > 1 ? index.initializer(node.inputs()[1]) : graph::kNone;
-    if (weight != graph::kNone)
+    if (weight == graph::kNone) continue;
+    const auto turned = prepared.transposed.find(node.inputs()[1]);
+    if (counted_once.insert(turned == prepared.transposed.end() ? node.inputs()[1] : turned->second).second)
       saved += prepared.model.graph.initializers[static_cast<std::size_t>(weight)].data.size() / 4 * 3;
   }
   if (slower > 0) {

@@ -26,6 +26,7 @@
 #include "run/model_fingerprint.h"
 #include "run/sample_feed.h"
 #include "run/sample_queue.h"
+#include "run/suspicious_data.h"
 
 namespace detent::run {
 namespace {
@@ -249,6 +250,8 @@ class Collector {
       if (observed) worker.observers->end_sample();
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::bad_input) blame_inputs(inputs, item.origin);
+      if (error.kind() == ErrorKind::bad_input && options_.odd != nullptr)
+        options_.odd->refuse_beyond_tables(inputs, item.origin);
       throw;
     }
     if (options_.device != nullptr) {
@@ -263,6 +266,7 @@ class Collector {
     worker.data += print;
     const std::lock_guard lock(done_mutex_);
     if (!seen_.emplace(print.high, print.low).second) ++repeated_;
+    if (options_.odd != nullptr) options_.odd->add(sample);
   }
 
   // What fails on a value that is no number fails at some node; where the value came with the sample, it says so.

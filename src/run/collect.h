@@ -37,6 +37,8 @@ struct OnDevice {
   std::uint64_t input_bytes = 0;  // of samples copied to the device
 };
 
+class OddInputs;
+
 struct CollectOptions {
   bool histograms = false;
   bool votes = false;
@@ -50,6 +52,7 @@ struct CollectOptions {
   /// Called with the initializers that a segment has read, while their pages are likely still in memory.
   std::function<void(const std::vector<std::string>& names)> weights_at_hand = {};
   Recording* recording = nullptr;  // filled when given
+  OddInputs* odd = nullptr;        // what looks at the samples too, when given
   /// Whose samples are parts of a whole: all get the statistics of all. Null: this process has all samples.
   shim::Ranks* ranks = nullptr;
   /// The device to run and observe the model on, with one worker; `on_device` must be given, and is filled.

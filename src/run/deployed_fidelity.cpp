@@ -78,7 +78,7 @@ void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found)
 
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
-                                   const exec::GuardOptions& options) {
+                                   const exec::GuardOptions& options, const std::function<void(std::uint64_t)>& told) {
   trim_heap();  // of what was there before: two models run beside each other now
   auto original = onnx::read_model(float_model);
   auto quantized = onnx::read_model(model);
@@ -122,6 +122,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     }
     ++found.samples;
     found.sample_names.push_back(sample->origin);
+    if (told) told(found.samples);
   }
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   std::vector<OutputSums> outputs;

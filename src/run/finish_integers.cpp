@@ -95,7 +95,9 @@ std::vector<std::string> finish_integers(const Prepared& prepared, const Quantiz
                     "operator: {}",
                     made.nodes, made.left));
   }
-  graph::store_once(quantized, prepared.computed, config::target(options.config).is_ort_cpu);
+  const bool is_ort_cpu = config::target(options.config).is_ort_cpu;
+  graph::store_once(quantized, prepared.computed, is_ort_cpu);
+  if (is_ort_cpu) graph::unfold_constants(quantized, prepared.folded);
   return notes;
 }
 

@@ -100,6 +100,7 @@ void compute(Prepared& prepared, const std::vector<int>& nodes, const exec::Runt
     if (const auto& maker = *makers.at(result.name); turns_matrix(maker, result))
       prepared.transposed[result.name] = maker.inputs().front();
   }
+  prepared.folded.add(model, nodes, results);
   append(prepared.notes, graph::replace_by_constants(model, nodes, std::move(results)));
   const graph::Index index(model);
   std::erase_if(prepared.transposed, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
@@ -175,6 +176,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   bool changed = false;  // so that types have to be found again
   const auto constants = graph::constant_nodes(model, types);
   compute(prepared, constants, runtime);
+  append(notes, graph::pad_all_axes(model, types));
   append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
   if (config::preset(config).quantizes && config.activations == Activations::fixed) {
     append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
@@ -189,8 +191,8 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   const auto forms = config::target(config).htp_rewrites ? rewrite_for_htp(model, types, work_dir) : graph::Notes();
   append(notes, forms);
 
-  changed = changed || upgrade || !constants.empty() || !pools.empty() || !forms.empty();
-  if (changed) types = exec::probe_values(runtime, model);
+  if (changed || upgrade || !constants.empty() || !pools.empty() || !forms.empty())
+    types = exec::probe_values(runtime, model);
   const bool fuses_for_runtime = config::preset(config).fuses_for_runtime;
   const bool gates = config::makes_gates(config);
   if (fuses_for_runtime) fuse_for_runtime(prepared, gates, file_store(work_dir, "folded"));

@@ -30,6 +30,8 @@ struct Prepared {
   quantization::TransposedConstants transposed = {};
   /// Dimensions, in ascending order, of constants that were computed, for graph::store_once().
   std::set<std::vector<std::int64_t>> computed = {};
+  /// For graph::unfold_constants().
+  graph::FoldedConstants folded = {};
   /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.
   std::set<std::string> parted = {}, parted_wide = {};
   /// Nodes by Node::id() that the runtime was measured to compute too far from the float model, for

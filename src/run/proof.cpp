@@ -89,10 +89,14 @@ void Prover::prove(const fs::path& file) {
   if (!has_room(file)) return;
   try {
     if (judged_) {
+      const auto tell = [&](std::uint64_t done) {
+        if (options_.progress) options_.progress("proof", done, judged_->count);
+      };
+      tell(0);
       judged_->source->rewind();
       judged_->source->skip(judged_->skipped);
       fidelity_ = deployed_fidelity(*runtime_, options_.model, file, *judged_->source, judged_->count,
-                                    guard_options(options_, file));
+                                    guard_options(options_, file), tell);
     } else {
       run_once(file);
     }

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "graph/constants.h"
@@ -79,6 +83,56 @@ std::string scale_of(const onnx::Model& model, const graph::Index& index, const 
   return {};
 }
 
+// Axis 0 of an embedding, as a rule.
+std::optional<std::pair<std::string, std::int64_t>> table_of(const onnx::Model& model, const graph::Index& index,
+                                                             const std::string& input) {
+  for (const auto& value : moved(model, index, input)) {
+    for (const int reader : index.consumers(value)) {
+      const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
+      if (!node.is("Gather") || node.inputs()[1] != value) continue;
+      const int at = index.initializer(node.inputs()[0]);
+      if (at == graph::kNone) continue;
+      const auto& table = model.graph.initializers[static_cast<std::size_t>(at)];
+      const auto rank = static_cast<std::int64_t>(table.dims.size());
+      const auto axis = node.int_or("axis", 0);
+      if (axis >= -rank && axis < rank)
+        return std::pair(table.name, table.dims[static_cast<std::size_t>(axis < 0 ? axis + rank : axis)]);
+    }
+  }
+  return std::nullopt;
+}
+
+template <class T>
+std::pair<std::int64_t, std::int64_t> ends_of(const data::Array& array) {
+  std::pair<std::int64_t, std::int64_t> ends{std::numeric_limits<std::int64_t>::max(),
+                                             std::numeric_limits<std::int64_t>::min()};
+  for (std::size_t at = 0; at + sizeof(T) <= array.bytes.size(); at += sizeof(T)) {
+    T value{};
+    std::memcpy(&value, array.bytes.data() + at, sizeof value);
+    ends = {std::min<std::int64_t>(ends.first, value), std::max<std::int64_t>(ends.second, value)};
+  }
+  return ends;
+}
+
+// The least and the largest of integers; nullopt: there are none.
+std::optional<std::pair<std::int64_t, std::int64_t>> ends_of_integers(const data::Array& array) {
+  if (array.bytes.empty()) return std::nullopt;
+  if (array.type == onnx::DataType::int64) return ends_of<std::int64_t>(array);
+  if (array.type == onnx::DataType::int32) return ends_of<std::int32_t>(array);
+  return std::nullopt;
+}
+
+// What an array is everywhere. Few numbers may be alike by their nature.
+std::optional<float> one_number(const data::Array& array) {
+  constexpr std::size_t kMany = 64;
+  if (array.type != onnx::DataType::float32 || array.bytes.size() < kMany * sizeof(float)) return std::nullopt;
+  const auto* bytes = array.bytes.data();
+  if (std::memcmp(bytes, bytes + sizeof(float), array.bytes.size() - sizeof(float)) != 0) return std::nullopt;
+  float number = 0;
+  std::memcpy(&number, bytes, sizeof number);
+  return number;
+}
+
 bool has_values(const calibration::Statistics& statistics) {
   return std::any_of(statistics.tensors.begin(), statistics.tensors.end(),
                      [](const auto& tensor) { return tensor.second.has_values(); });
@@ -111,6 +165,61 @@ std::vector<std::string> suspicions(const onnx::Model& model, const calibration:
     }
   }
   return notes;
+}
+
+OddInputs::OddInputs(const onnx::Model& model) {
+  const graph::Index index(model);
+  for (const auto& input : model.graph.inputs) {
+    if (index.initializer(input.name) != graph::kNone) continue;
+    auto& made = inputs_.emplace_back();
+    made.name = input.name;
+    if (const auto table = table_of(model, index, input.name)) std::tie(made.table, made.entries) = *table;
+  }
+}
+
+void OddInputs::add(const data::Sample& sample) {
+  ++samples_;
+  for (std::size_t i = 0; i < std::min(inputs_.size(), sample.inputs.size()); ++i) {
+    auto& input = inputs_[i];
+    if (const auto number = one_number(sample.inputs[i])) {
+      ++input.even;
+      if (!input.number) input.number = number;
+      input.differs = input.differs || input.number != number;
+    }
+    const auto ends = input.table.empty() ? std::nullopt : ends_of_integers(sample.inputs[i]);
+    if (!ends || ends->first >= 0) continue;
+    ++input.negative;
+    input.least = std::min(input.least, ends->first);
+  }
+}
+
+std::vector<std::string> OddInputs::notes() const {
+  std::vector<std::string> notes;
+  for (const auto& input : inputs_) {
+    if (input.negative > 0)
+      notes.push_back(
+          fmt::format("input '{}' holds negative numbers in {} of {} samples, as {}, and is looked up in "
+                      "'{}', which counts them from its end: are they meant as padding?",
+                      input.name, input.negative, samples_, input.least, input.table));
+    if (input.differs && input.even == samples_)
+      notes.push_back(
+          fmt::format("input '{}' is one number everywhere in each of the {} samples: ranges found so fit no "
+                      "other data",
+                      input.name, samples_));
+  }
+  return notes;
+}
+
+void OddInputs::refuse_beyond_tables(std::span<const data::Array> inputs, const std::string& origin) const {
+  for (std::size_t i = 0; i < std::min(inputs_.size(), inputs.size()); ++i) {
+    const auto& input = inputs_[i];
+    const auto ends = input.table.empty() ? std::nullopt : ends_of_integers(inputs[i]);
+    if (!ends || (ends->first >= -input.entries && ends->second < input.entries)) continue;
+    throw bad_input(
+        fmt::format("sample '{}': input '{}' holds {}, and '{}', in which it is looked up, has {} entries", origin,
+                    input.name, ends->second < input.entries ? ends->first : ends->second, input.table, input.entries),
+        "make the samples with the vocabulary or tokenizer of the model");
+  }
 }
 
 }  // namespace detent::run

@@ -210,9 +210,12 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
                                   : fmt::format("resumed in segment {} of {} after {}", earlier->segment + 1, segments,
                                                 counted(earlier->done, "sample")));
   }
+  OddInputs odd(prepared.model);
+  options.odd = &odd;
   collected.statistics = collect(context, prepared, placement, source, options);
   if (options.ranks != nullptr) merge_statistics(*options.ranks, collected.statistics, context.stop);
   for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
+  for (auto& note : odd.notes()) collected.notes.push_back(std::move(note));
   for (auto& note : sweep_notes(setup, context.resources)) collected.notes.push_back(std::move(note));
   return collected;
 }

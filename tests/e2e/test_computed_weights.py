@@ -40,6 +40,13 @@ def made(kind: str, y: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto
             return [node("Squeeze", ["W", "axis"], [y])], [constant("W", weight[None]), constant("axis", np.array([0], np.int64))]
         case "scaled":
             return [node("Mul", ["W", "two"], [y])], [constant("W", weight / 2), constant("two", np.array(2, np.float32))]
+        case "cast and reshape":
+            nodes = [
+                node("Cast", ["W"], [f"{y}.f"], to=TensorProto.FLOAT),
+                node("Reshape", [f"{y}.f", "shape"], [f"{y}.r"]),
+                node("Transpose", [f"{y}.r"], [y], perm=[1, 0]),
+            ]
+            return nodes, [constant("W", weight.astype(np.float16).reshape(-1)), constant("shape", np.array([N, N], np.int64))]
         case "cast and transpose":
             nodes = [node("Cast", ["W"], [f"{y}.f"], to=TensorProto.FLOAT), node("Transpose", [f"{y}.f"], [y], perm=[1, 0])]
             return nodes, [constant("W", weight.astype(np.float16))]
@@ -47,7 +54,7 @@ def made(kind: str, y: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto
             return [node("Transpose", ["W"], [y], perm=[1, 0])], [constant("W", weight)]
 
 
-KINDS = ("identity", "cast", "double", "reshape", "squeeze", "scaled", "cast and transpose", "transpose")
+KINDS = ("identity", "cast", "double", "reshape", "squeeze", "scaled", "cast and reshape", "cast and transpose", "transpose")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,3 +100,33 @@ def test_what_stays_in_float_does_not_grow(tmp_path: Path) -> None:
     assert (said["nodes_quantized"], said["nodes_in_float"]) == (1, 1)
     kept = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert kept["W"] == TensorProto.FLOAT16
+
+
+@pytest.mark.parametrize("kind", ["cast", "cast and reshape", "cast and transpose", "transpose"])
+@pytest.mark.parametrize("form", ["plain", "dynamic"])
+def test_what_other_forms_leave_in_float_does_not_grow(form: str, kind: str, tmp_path: Path) -> None:
+    """The product that stays reads what is half as large, or is stored anyway, by the same nodes as before."""
+    nodes, constants = made(kind, "u")
+    if kind == "transpose":
+        nodes.append(helper.make_node("Gather", ["W", "ids"], ["rows"], "table"))
+    nodes += [helper.make_node("MatMul", ["x", "u"], ["a"], "stays"), helper.make_node("MatMul", ["a", "V"], ["y"], "goes")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", N]) for name in "xy"]
+    inputs, outputs = ports[:1], ports[1:]
+    if kind == "transpose":
+        inputs.append(helper.make_tensor_value_info("ids", TensorProto.INT64, ["N"]))
+        outputs.append(helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["N", N]))
+    constants.append(constant("V", np.random.default_rng(3).standard_normal((N, N)).astype(np.float32)))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    rng = np.random.default_rng(2)
+    samples = [{"x": rng.standard_normal((8, N)).astype(np.float32)} for _ in range(4)]
+    if kind == "transpose":
+        samples = [{**sample, "ids": rng.integers(0, N, 8)} for sample in samples]
+    data = support.save_samples(tmp_path / "data", samples)
+    excluded = ["--exclude-nodes", "stays,table" if kind == "transpose" else "stays"]
+    support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *FORMS[form], *excluded)
+    stored = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if np.prod(t.dims) >= N * N]
+    kept = TensorProto.FLOAT16 if kind.startswith("cast") else TensorProto.FLOAT
+    assert sorted(t.data_type for t in stored) == sorted([kept, TensorProto.INT8])
+    reference = support.outputs(support.load(tmp_path / "model.onnx"), samples)
+    assert support.sqnr(reference, support.outputs(support.check_model(tmp_path / "q.onnx"), samples)) > 28

@@ -190,3 +190,39 @@ def test_inspect_knows_shapes_that_follow_from_static_inputs(tmp_path: Path) -> 
         result = support.detent("inspect", model)
         assert result.returncode == 0, result.stderr
         assert ("?" in result.stdout) == ("h" in shape)
+
+
+PADS = {
+    "as they are": ([2, 3], [1, 2, 3, 4]),
+    "from the end": ([-1, -2], [2, 1, 4, 3]),
+    "one": ([3], [2, 1]),
+    "channels": ([1, 3], [1, 0, 3, 2]),
+}
+
+
+@pytest.mark.parametrize("form", ["plain", "balanced", "16 bits"])
+@pytest.mark.parametrize("which", PADS)
+def test_pads_of_some_axes(which: str, form: str, tmp_path: Path) -> None:
+    """Between convolutions on integers, around which the runtime moves transposes past the pads."""
+    axes, pads = PADS[which]
+    more = sum(pads[axes.index(1) :: len(axes)]) if 1 in axes else 0
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Pad", ["r", "pads", "", "axes"], ["p"], "pad"),
+        helper.make_node("Conv", ["p", "v"], ["b"], "second"),
+        helper.make_node("Resize", ["b", "", "scales"], ["y"], mode="nearest"),
+    ]
+    constants = {"w": weight(8, 3, 3, 3) / 3, "v": weight(4, 8 + more, 3, 3) / 3, "scales": np.float32([1, 1, 1.3, 1.3])}
+    constants |= {"pads": np.array(pads, np.int64), "axes": np.array(axes, np.int64)}
+    model = save(tmp_path / "m.onnx", nodes, {"x": [1, 3, 10, 10]}, ["y"], constants)
+    samples = [{"x": RNG.standard_normal((1, 3, 10, 10)).astype(np.float32)} for _ in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    options = {
+        "plain": ["--preset", "plain"],
+        "balanced": ["--preset", "balanced", "--optimize-for", "size"],
+        "16 bits": ["--preset", "plain", "--activation-type", "int16"],
+    }[form]
+    support.quantize(model, tmp_path / "q.onnx", data, *options)
+    found = support.outputs(support.load(tmp_path / "q.onnx"), samples)
+    assert support.sqnr(support.outputs(support.load(model), samples), found) > 25

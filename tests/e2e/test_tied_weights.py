@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 import support
+from failures import BAD_INPUT
 from onnx import TensorProto, helper, numpy_helper
 from support import Path
 
@@ -140,3 +141,45 @@ def test_products_share_data_in_a_file_beside_the_model(tmp_path: Path) -> None:
     sample = [{f"x{i}": RNG.standard_normal((2, 256)).astype(np.float32) for i in range(3)}]
     both = [support.outputs(support.load(tmp_path / f"{name}.onnx"), sample) for name in ("inside", "beside")]
     assert all(support.sqnr(*both, i) > 100 for i in range(3))
+
+
+@pytest.mark.parametrize("head", ["transpose", "gemm"])
+@pytest.mark.parametrize("kind", ["float8e4m3fn", "float8e5m2"])
+def test_floats_of_8_bits_are_not_turned(tmp_path: Path, kind: str, head: str) -> None:
+    """The runtime transposes none of them."""
+    model = tied(tmp_path / "m.onnx", head=head)
+    data = support.save_samples(tmp_path / "data", [{"ids": RNG.integers(0, 96, 7)} for _ in range(8)])
+    support.quantize(model, tmp_path / "q.onnx", data, "--weight-type", kind, "--activation-type", kind)
+    made = onnx.load(tmp_path / "q.onnx")
+    kinds = {t.name: t.data_type for t in made.graph.initializer}
+    turned = [kinds.get(node.input[0]) for node in made.graph.node if node.op_type == "Transpose"]
+    assert not {TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2} & set(turned)
+
+
+@pytest.mark.parametrize("product", ["MatMul", "transposed", "Gemm", "transB"])
+@pytest.mark.parametrize("columns", [9, 10, 11, 12])
+def test_2_bits_that_the_runtime_computes_wrongly_are_not_written(tmp_path: Path, columns: int, product: str) -> None:
+    """As DequantizeLinear it takes rows of a product's weight for whole bytes; its own operator does not."""
+    rows, turned = 64, product in ("transposed", "transB")
+    weight = RNG.standard_normal((columns, rows) if turned else (rows, columns)).astype(np.float32)
+    nodes = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0])] if product == "transposed" else []
+    read = "t" if product == "transposed" else "w"
+    if product in ("MatMul", "transposed"):
+        nodes.append(helper.make_node("MatMul", ["x", read], ["y"], "product"))
+    else:
+        nodes.append(helper.make_node("Gemm", ["x", read], ["y"], "product", transB=int(turned)))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", d]) for n, d in (("x", rows), ("y", columns))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    samples = [{"x": RNG.standard_normal((4, rows)).astype(np.float32)} for _ in range(4)]
+    reference = support.outputs(support.load(tmp_path / "m.onnx"), samples)
+    for form in ("qdq", "matmul-nbits"):
+        options = ["--weights-only", "--bits", "2", "--weights-form", form]
+        if form == "qdq" and columns % 4:
+            done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options)
+            assert done.returncode == BAD_INPUT and "--weights-form matmul-nbits stores it" in done.stderr
+            assert not (tmp_path / "q.onnx").exists()
+            continue
+        support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", *options[1:])
+        assert support.sqnr(reference, support.outputs(support.load(tmp_path / "q.onnx"), samples)) > 7

@@ -305,6 +305,7 @@ def noted(tmp_path, samples, weight=0.3, options=()):
     ("samples", "weight", "said"),
     [
         ([np.zeros((1, 3, 8, 8))] * 3, 0.3, "is 0 everywhere"),
+        ([np.full((1, 3, 8, 8), i / 4) for i in range(3)], 0.3, "is one number everywhere in each of the 3 samples"),
         ([np.abs(floats(1, 1, 3, 8, 8))] * 4, 0.3, "all 4 samples are the same"),
         ([np.abs(floats(i % 2, 1, 3, 8, 8)) for i in range(4)], 0.3, "2 of 4 samples are the same"),
         ([np.abs(floats(i, 1, 3, 8, 8)) * 100 for i in range(3)], 0.3, "as of 0 to 1"),
@@ -318,9 +319,37 @@ def test_suspicious_samples_are_named(tmp_path, samples, weight, said):
     code, text = noted(tmp_path, [{"x": s.astype(np.float32)} for s in samples], weight)
     assert code == 0, text
     if said is None:
-        assert "samples are" not in text and "look like" not in text, text
+        assert "samples are" not in text and "look like" not in text and "everywhere" not in text, text
     else:
         assert said in text, text
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("behind", ["table", "cast", "columns"])
+@pytest.mark.parametrize(("least", "most", "said"), [(0, 30, None), (-3, 30, "negative numbers in"), (0, 40, "has 30 entries")])
+def test_places_outside_of_a_table_are_named(tmp_path, kind, behind, least, most, said):
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["places"], to=INT64 if behind == "cast" else TensorProto.INT32),
+        helper.make_node("Gather", ["table", "places" if behind == "cast" else "ids"], ["e"], axis=int(behind == "columns")),
+        helper.make_node("MatMul", ["e", "w"], ["y"]),
+    ]
+    table, rows = ((16, 30), 7) if behind == "columns" else ((30, 16), 16)
+    nodes = nodes if behind == "cast" else nodes[1:]
+    dtype = INT64 if kind == np.int64 else TensorProto.INT32
+    constants = {"table": floats(1, *table), "w": floats(2, rows, 8)}
+    model = save(tmp_path, nodes, [("ids", dtype, [7])], [("y", None)], constants)
+    samples = [{"ids": np.random.default_rng(i).integers(least, most, 7).astype(kind)} for i in range(8)]
+    samples[5]["ids"][3] = most - 1
+    samples[6]["ids"][2] = least
+    save_samples(tmp_path / "data", samples)
+    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", tmp_path / "data", "--preset", "plain"]
+    result = detent(*command)
+    text = result.stdout + result.stderr
+    assert result.returncode == (3 if most > 30 else 0), text
+    if said is None:
+        assert "input 'ids'" not in text, text
+    else:
+        assert "input 'ids' holds" in text and said in text and "'table'" in text, text
 
 
 def test_samples_without_values_are_refused(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import support
+from failures import BAD_INPUT
 from onnx import TensorProto, helper, numpy_helper
 from test_runtimes import run_all
 
@@ -89,3 +90,15 @@ def test_every_version_loads_it(make: object, tmp_path: Path) -> None:
             reader, form = name.split("-", 1)
             then = support.sqnr([references[reader][0]], [found])
             assert then > (14 if form == "blocks-4" else 24), (runtime.name, name, then)
+
+
+@pytest.mark.parametrize("make", [choice, loop])
+@pytest.mark.parametrize("reader", READERS)
+def test_2_bits_in_bodies_are_refused_before_the_work(reader: str, make: object, tmp_path: Path) -> None:
+    """The runtime folds no constants of 2 bits; its own operator takes them."""
+    onnx.save(make(reader), tmp_path / "m.onnx")
+    options = ["--weights-only", "--bits", "2", "--block-size", "16"]
+    done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options, "--weights-form", "qdq")
+    assert done.returncode == BAD_INPUT and "--weights-form matmul-nbits stores it" in done.stderr
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", *options[1:])
+    assert support.load(tmp_path / "q.onnx")

@@ -40,6 +40,7 @@ void emit_dynamic(Run& run) {
   note_shared(run.prepared, placement.weights);
   run.model = quantization::emit_dynamic(std::move(model), placement, assignment.values);
   graph::store_once(run.model, run.prepared.computed, true);
+  graph::unfold_constants(run.model, run.prepared.folded);
   run.result.notes.emplace_back(
       "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
       "--weights-only with 8 bits does not depend on the batch");
