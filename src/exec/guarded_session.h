@@ -23,7 +23,7 @@ struct SessionDied : Error {
 
 struct GuardOptions {
   int threads = 0;            // of the runtime; 0: one per core
-  double load_seconds = 300;  // until the model is loaded
+  double load_seconds = 300;  // until a small model is loaded; a large one has more, by its size
   double run_seconds = 600;   // of one run
   std::stop_token stop = {};
   bool saves_memory = false;  // of what runs beside it: under a memory budget
@@ -35,7 +35,7 @@ struct GuardOptions {
 class GuardedSession {
  public:
   /// Throws bad_input when the runtime refuses the model, ends by a signal, or takes too long; interrupted; resource
-  /// when no process can be started.
+  /// when no process can be started, or it is killed or finds no memory.
   GuardedSession(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options);
   GuardedSession(GuardedSession&&) noexcept;
   /// Ends the process.
@@ -54,8 +54,8 @@ class GuardedSession {
 /// long. A model that the runtime refuses passes, since loading it tells more.
 void check_survives(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options = {});
 
-/// Asks such a process, which serves as long as the result lives: for probe_values() of a model that detent made. The
-/// function throws SessionDied as well.
+/// Asks such a process, which serves as long as the result lives: for probe_values(). The function throws SessionDied
+/// as well.
 PortsOf guarded_ports(const Runtime& runtime, const GuardOptions& options = {});
 
 /// The socket that this process was started with to serve a GuardedSession; nullopt: it was started for something else.

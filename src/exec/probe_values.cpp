@@ -193,11 +193,7 @@ graph::ValueTypes probe_values(const PortsOf& ports_of, const onnx::Model& model
 }
 
 graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes) {
-  const auto ports_of = [&](const onnx::Model& part, const EmitOptions& options, SessionMode mode) {
-    const Session session(runtime, emit(part, options), fmt::format("model '{}'", part.path.string()), {mode, 1, {}});
-    return Ports{session.inputs(), session.outputs()};
-  };
-  return probe_values(ports_of, model, input_shapes);
+  return probe_values(guarded_ports(runtime), model, input_shapes);
 }
 
 }  // namespace detent::exec

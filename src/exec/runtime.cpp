@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/failpoint.h"
 #include "exec/providers.h"
 #include "exec/runtime_impl.h"
 #include "shim/library.h"
@@ -92,6 +93,7 @@ Runtime::Impl::~Impl() {
 
 Runtime::Runtime(const std::optional<std::filesystem::path>& library, std::optional<double> run_limit)
     : run_limit_(run_limit) {
+  failpoint("runtime.open");
   const auto loaded = load(library);
   // Only the thread that forked is in a child; what the others held stays held. So this comes before any lock.
   if (const pid_t owner = shared().process; owner != 0 && owner != ::getpid())

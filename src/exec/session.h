@@ -119,10 +119,11 @@ class Session {
 using PortsOf = std::function<Ports(const onnx::Model& model, const EmitOptions& options, SessionMode mode)>;
 
 /// Element types and shapes of all values of the main graph, as the runtime infers them. Values inside bodies are left
-/// out, unless these are unfolded (onnx/bodies.h). Throws bad_input when the runtime cannot load the model.
+/// out, unless these are unfolded (onnx/bodies.h). The runtime is asked in a process of its own (guarded_ports()).
+/// Throws bad_input when the runtime cannot load the model.
 graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
                                const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
-/// The same, as told by `ports_of`: see guarded_ports().
+/// The same, as told by `ports_of`: one process for several models.
 graph::ValueTypes probe_values(const PortsOf& ports_of, const onnx::Model& model,
                                const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
 

@@ -108,7 +108,9 @@ class Bench {
     for (std::size_t m = 0; m < entries_.size(); ++m) {
       told("load", m);
       exec::check_survives(runtime_, run::model_file(options_.models[m]),
-                           {.threads = options_.threads, .stop = options_.stop});
+                           {.threads = options_.threads,
+                            .load_seconds = run::seconds_to_load(options_.limits.time_limit),
+                            .stop = options_.stop});
       using Clock = std::chrono::steady_clock;
       const auto start = Clock::now();
       entries_[m].session.emplace(exec::Session::of_file(

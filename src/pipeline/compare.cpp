@@ -293,6 +293,12 @@ std::unique_ptr<data::SampleSource> open_for(const CompareOptions& options,
                             .file_memory = options.limits.memory_budget.value_or(0)});
 }
 
+exec::GuardOptions guard_of(const CompareOptions& options) {
+  return {.threads = options.threads,
+          .load_seconds = run::seconds_to_load(options.limits.time_limit),
+          .stop = options.stop};
+}
+
 Comparison compare_within_time(const CompareOptions& options) {
   config::validate(options);
   const exec::Runtime runtime(options.runtime, options.sample_time_limit);
@@ -314,8 +320,7 @@ Comparison compare_within_time(const CompareOptions& options) {
   const auto source = open_for(options, inputs);
   const auto tokens = run::find_tokens(inputs, output_names);
 
-  exec::check_survives(runtime, run::model_file(options.quantized_model),
-                       {.threads = options.threads, .stop = options.stop});
+  exec::check_survives(runtime, run::model_file(options.quantized_model), guard_of(options));
   run::SharedDecisions decisions(runtime, original.model, quantized.model);
   run::DecisionPlayer player(decisions);
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized, decisions);

@@ -14,6 +14,7 @@
 #include "exec/providers.h"
 #include "onnx/write.h"
 #include "run/automatic_target.h"
+#include "run/deadline.h"
 #include "run/samples.h"
 
 namespace detent::pipeline {
@@ -39,13 +40,15 @@ class OnnxRuntime final : public Deployment {
   OnnxRuntime(const VerifyOptions& options, const exec::Runtime& runtime, std::string provider)
       : runtime_(runtime),
         provider_(std::move(provider)),
-        options_{exec::SessionMode::deployed, options.threads, options.stop} {
+        options_{exec::SessionMode::deployed, options.threads, options.stop},
+        load_seconds_(run::seconds_to_load(options.limits.time_limit)) {
     if (provider_ != kCpu) options_.provider = provider_;
   }
 
   std::string name() const override { return fmt::format("ONNX Runtime {}, {}", runtime_.version(), provider_); }
   std::unique_ptr<Loaded> load(const std::filesystem::path& model) override {
-    exec::check_survives(runtime_, model, {.threads = options_.threads, .stop = options_.stop});
+    exec::check_survives(runtime_, model,
+                         {.threads = options_.threads, .load_seconds = load_seconds_, .stop = options_.stop});
     return std::make_unique<InRuntime>(exec::Session::of_file(runtime_, model, options_));
   }
   std::unique_ptr<Loaded> load(const onnx::Model& model) override {
@@ -72,6 +75,7 @@ class OnnxRuntime final : public Deployment {
   const exec::Runtime& runtime_;
   std::string provider_;
   exec::SessionOptions options_;
+  double load_seconds_;
 };
 
 ElementType public_type(onnx::DataType type) { return static_cast<ElementType>(type); }

@@ -160,7 +160,7 @@ run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path
   return run::measure_candidate(model, path, options, [&](const auto& file) {
     samples.rewind();
     return run::deployed_fidelity(runtime, options.model, file, samples, std::numeric_limits<std::size_t>::max(),
-                                  run::guard_options(options, file));
+                                  run::guard_options(options));
   });
 }
 
@@ -222,7 +222,7 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
     if (options.progress) options.progress("proof", done, kCompared);
   };
   const auto found = run::deployed_fidelity(runtime, options.model, options.output, *source, kCompared,
-                                            run::guard_options(options, options.output), tell);
+                                            run::guard_options(options), tell);
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
   if (found.outputs == 0) return;
   run::tell(found, result.accuracy.emplace());

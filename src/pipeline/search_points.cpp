@@ -93,8 +93,7 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   point.bytes = made.model_bytes_after;
   inferences_ += 3 * made.samples;
   go_to_judged();
-  return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_,
-                                run::guard_options(options, file));
+  return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options));
 }
 
 // By what the model follows from beside the float one.

@@ -1,6 +1,7 @@
 // A limit on the time of a run.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,12 @@ namespace detent::run {
 
 /// What a run is told that its time limit has ended.
 Error time_is_over(double seconds, const std::string& hint);
+
+/// What a process has to load a small model in (exec::GuardOptions::load_seconds).
+inline double seconds_to_load(std::optional<double> time_limit) {
+  constexpr double kLeast = 300;
+  return std::max(kLeast, time_limit.value_or(0));
+}
 
 /// Calls `call` with the options; with a time limit it is stopped as by the user when that time has passed, and throws
 /// resource.

@@ -14,6 +14,7 @@
 #include "exec/guarded_session.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
+#include "run/deadline.h"
 #include "run/kv_cache.h"
 #include "run/outputs.h"
 #include "run/samples.h"
@@ -59,14 +60,11 @@ std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options) {
   }
 }
 
-exec::GuardOptions guard_options(const QuantizeOptions& options, const fs::path& model) {
-  constexpr double kLeast = 300, kBytesPerSecond = 10e6;
-  std::error_code unknown;
-  const auto bytes = fs::file_size(model, unknown);
-  const double load = kLeast + (unknown ? 0 : static_cast<double>(bytes) / kBytesPerSecond);
+exec::GuardOptions guard_options(const QuantizeOptions& options) {
+  constexpr double kSecondsToRun = 3000;
   return {.threads = options.threads,
-          .load_seconds = load,
-          .run_seconds = options.resources.sample_time_limit.value_or(10 * kLeast),
+          .load_seconds = seconds_to_load(options.resources.time_limit),
+          .run_seconds = options.resources.sample_time_limit.value_or(kSecondsToRun),
           .stop = options.stop,
           .saves_memory = options.resources.memory_budget.has_value()};
 }
@@ -96,7 +94,7 @@ void Prover::prove(const fs::path& file) {
       judged_->source->rewind();
       judged_->source->skip(judged_->skipped);
       fidelity_ = deployed_fidelity(*runtime_, options_.model, file, *judged_->source, judged_->count,
-                                    guard_options(options_, file), tell);
+                                    guard_options(options_), tell);
     } else {
       run_once(file);
     }
@@ -117,7 +115,7 @@ void Prover::prove(const fs::path& file) {
 // Where no stage before had to load the float model: that the runtime refuses it is no fault of the quantized one.
 void Prover::check_original() const {
   try {
-    const exec::GuardedSession loaded(*runtime_, options_.model, guard_options(options_, options_.model));
+    const exec::GuardedSession loaded(*runtime_, options_.model, guard_options(options_));
   } catch (const Error& e) {
     if (!has_died(e) && (e.kind() == ErrorKind::bad_input || e.kind() == ErrorKind::interrupted)) throw;
   }
@@ -153,7 +151,7 @@ std::vector<data::Array> Prover::inputs_for(const std::vector<data::InputSpec>& 
 }
 
 void Prover::run_once(const fs::path& file) {
-  exec::GuardedSession session(*runtime_, file, guard_options(options_, file));
+  exec::GuardedSession session(*runtime_, file, guard_options(options_));
   std::string where;
   std::vector<data::Array> inputs;
   try {
@@ -168,7 +166,7 @@ void Prover::run_once(const fs::path& file) {
                         format_size(needed)));
         return;
       }
-      exec::GuardedSession(*runtime_, options_.model, guard_options(options_, options_.model)).run(inputs, where);
+      exec::GuardedSession(*runtime_, options_.model, guard_options(options_)).run(inputs, where);
     }
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) throw;

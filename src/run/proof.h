@@ -66,6 +66,6 @@ std::string reason_against_proof(const QuantConfig& config);
 std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options);
 
 /// Limits of time for a model that is run in a process of its own.
-exec::GuardOptions guard_options(const QuantizeOptions& options, const std::filesystem::path& model);
+exec::GuardOptions guard_options(const QuantizeOptions& options);
 
 }  // namespace detent::run

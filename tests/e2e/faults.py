@@ -19,7 +19,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+import decoders
 import graphs
+import numpy as np
 import onnx
 import support
 
@@ -54,6 +56,7 @@ class Command:
     kill: str = ""  # a failpoint at which an earlier run was killed, which this one continues
     earlier: tuple[str, ...] = ("q.onnx",)
     python: bool = False
+    measures: bool = False  # times decide what is written, into a folder that appears whole or not at all
 
     @property
     def resumes(self) -> bool:
@@ -62,6 +65,8 @@ class Command:
 
 COMMON = "--calibration-data {data} --threads 1 --no-bench"
 SPOOLED = "--set segments=4 --set memory-level=2 --set spool-access=buffered --set checkpoint-seconds=0"
+OF_NET = "--calibration-data {net_data} --threads 1 --no-bench"
+OF_DECODER = "--calibration-data {ids} --threads 1 --no-bench"
 COMMANDS = {
     "calibrate": Command("calibrate {model} -o {out}/q.onnx --calibration-data {data} --threads 1 " + SPOOLED),
     "quantize": Command("quantize {model} -o {out}/q.onnx --optimize-for size --set external-data-threshold=100 " + COMMON),
@@ -88,6 +93,21 @@ COMMANDS = {
     "weights": Command("quantize {model} -o {out}/q.onnx --weights-only --op-types Gemm --block-size 16 --no-bench --threads 1"),
     "weights-gptq": Command("quantize {model} -o {out}/q.onnx --weights-only --op-types Gemm --block-size 16 " + COMMON),
     "float16": Command("quantize {model} -o {out}/q.onnx --float 16 " + COMMON),
+    "bits-target": Command("quantize {net} -o {out}/q.onnx --weights-only --accuracy-target 20 --accuracy-metric sqnr " + OF_NET),
+    "rotation": Command("quantize {decoder} -o {out}/q --weights-only --set rotation=auto " + OF_DECODER, earlier=()),
+    "dynamic": Command("quantize {net} -o {out}/q.onnx --activations dynamic " + OF_NET),
+    "mixed": Command("quantize {net} -o {out}/q.onnx --node-formats ^.*=int8,matmul8=q4,matmul6=int8-dynamic " + OF_NET),
+    "lowered": Command("quantize {net} -o {out}/q.onnx --preset plain --float 16 " + OF_NET),
+    "block-floats": Command("quantize {model} -o {out}/q.onnx --format bfp16 --threads 1 --no-bench"),
+    "cache": Command("quantize {decoder}/model.onnx -o {out}/q.onnx --preset none --kv-cache int8 " + OF_DECODER),
+    "family": Command("quantize {decoder} -o {out}/q --family fp16,q8,q4 --threads 1 --no-bench", earlier=()),
+    "speed": Command("quantize {model} -o {out}/q.onnx --optimize-for latency --set kernel-table={kernels} " + COMMON),
+    "search": Command(
+        "search {model} -o {out}/q --calibration-data {data} --threads 1 --points 1 --formats int8,int8-dynamic "
+        "--set kernel-table={kernels}",
+        earlier=(),
+        measures=True,
+    ),
     "folder": Command("quantize {folder} -o {out}/q --weights-only --block-size 16 --threads 1 --no-bench", earlier=()),
     "inspect": Command("inspect {model}"),
     "plan": Command("plan {model} --calibration-data {data}"),
@@ -99,13 +119,20 @@ KINDS = ["memory", "open", "read", "write", "sync", "rename", "map", "thread", "
 
 def make_inputs(folder: Path) -> dict[str, Path]:
     """What all commands read."""
-    paths = {name: folder / name for name in ("data", "folder", "statistics", "others")}
-    paths |= {name: folder / f"{name}.onnx" for name in ("model", "quantized")}
+    folders = ("data", "net_data", "ids", "folder", "decoder", "statistics", "others")
+    paths = {name: folder / name for name in folders} | {"kernels": folder / "kernels.json"}
+    paths |= {name: folder / f"{name}.onnx" for name in ("model", "net", "quantized")}
     onnx.save(graphs.small_cnn(), paths["model"])
     support.save_samples(paths["data"], graphs.cnn_samples(6))
+    onnx.save(graphs.transformer(), paths["net"])
+    support.save_samples(paths["net_data"], graphs.transformer_samples(3))
+    decoders.genai_folder(paths["decoder"])
+    support.save_samples(paths["ids"], [{"input_ids": np.ones((1, 8), np.int64), **decoders.empty_cache()}])
     support.quantize(paths["model"], paths["quantized"], paths["data"])
     support.calibrate(paths["model"], paths["statistics"], paths["data"])
     support.calibrate(paths["model"], paths["others"], support.save_samples(folder / "more", graphs.cnn_samples(3, seed=7)))
+    timed = ["--optimize-for", "latency", "--set", f"kernel-table={paths['kernels']}", "--preset", "balanced"]
+    support.quantize(paths["model"], folder / "timed.onnx", paths["data"], *timed)  # so that no later run measures
     paths["folder"].mkdir()
     shutil.copy(paths["model"], paths["folder"] / "model.onnx")
     (paths["folder"] / "genai_config.json").write_text(json.dumps({"model": {"decoder": {"filename": "model.onnx"}}}))
@@ -158,7 +185,7 @@ class Bench:
         such a run gives."""
         file = self.start.with_name("counts")
         result = self.run(DETENT_FAULT_COUNTS=str(file))
-        assert (result.returncode, result.stderr) == (0, ""), result.stderr
+        assert (result.returncode, support.without_progress(result.stderr)) == (0, ""), result.stderr
         assert not list(self.work.iterdir())
         self.expected, self.before = contents(self.out), contents(self.start / "out")
         self.restore()
@@ -201,6 +228,8 @@ class Bench:
 
     def wrong_outputs(self, code: int, says: str) -> str:
         found = contents(self.out)
+        if self.command.measures:
+            return wrong_measured(found, code)
         for name in found.keys() | self.expected.keys() | self.before.keys():
             now, whole, before = (state.get(name) for state in (found, self.expected, self.before))
             if name in VOLATILE:
@@ -216,11 +245,23 @@ class Bench:
     def wrong_later(self) -> str:
         """The next run, where this one has left what it goes on from."""
         result = self.run()
-        if (result.returncode, result.stderr) != (0, ""):
+        if (result.returncode, support.without_progress(result.stderr)) != (0, ""):
             return f"the next run: exit {result.returncode}: {result.stderr.strip()}"
         if list(self.work.iterdir()):
             return "the next run leaves its directory"
         return self.wrong_outputs(0, "the next run")
+
+
+def wrong_measured(found: dict[str, bytes], code: int) -> str:
+    """A search: nothing, or a table of points of which each chosen model is there, and each mixture has its file."""
+    if not found:
+        return "" if code else "exit 0, and writes nothing"
+    table = json.loads(found.get("q/front.json", b"{}") or b"{}")
+    names = {"q/front.json", "q/front.html"}
+    names |= {f"q/{Path(point['written']).name}" for point in table.get("points", []) if "written" in point}
+    names |= {f"q/{point['name']}.yaml" for point in table.get("points", []) if "node_formats" in point}
+    whole = found.keys() == names and found["q/front.html"].rstrip().endswith(b"</html>") and len(names) > 2
+    return "" if whole else f"exit {code}, leaves {sorted(found)}"
 
 
 def chosen(total: int, first: list[int], every: bool, sample: int | None) -> list[int]:

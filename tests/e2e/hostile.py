@@ -129,8 +129,34 @@ def images(place: Place, file: Path) -> list[object]:
     return ["quantize", beside_model(place), "-o", place.output, "--images", file.parent, "--preset", "plain", "--no-bench"]
 
 
+def jpg() -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(out, "jpeg")
+    return out.getvalue()
+
+
+def of_model(*options: object) -> Callable[[Place, Path], list[object]]:
+    """Quantizes the hostile file itself, with good samples."""
+
+    def command(place: Place, file: Path) -> list[object]:
+        data = support.save_samples(place.inputs / "good", graphs.cnn_samples(2))
+        return ["quantize", file, "-o", place.output, "--calibration-data", data, "--no-bench", *options]
+
+    return command
+
+
+def searching(place: Place, file: Path) -> list[object]:
+    data = support.save_samples(place.inputs / "good", graphs.cnn_samples(2))
+    return ["search", file, "-o", place.out / "found", "--calibration-data", data, "--points", 1, "--formats", "int8"]
+
+
 READERS = {
     "model": Reader("model", "m.onnx", cnn, lambda _, f: ["inspect", f]),
+    "model to quantize": Reader("model", "m.onnx", cnn, of_model("--preset", "plain")),
+    "model of mixed formats": Reader("model", "m.onnx", cnn, of_model("--node-formats", "^.*=int8,head=int8-dynamic")),
+    "model of dynamic scales": Reader("model", "m.onnx", cnn, of_model("--activations", "dynamic", "--op-types", "Gemm")),
+    "model to plan": Reader("model", "m.onnx", cnn, lambda _, f: ["plan", f]),
+    "model to search": Reader("model", "m.onnx", cnn, searching),
     "external data": Reader("bytes", "outside.bin", lambda: bytes(64), external_model),
     "settings": Reader("yaml", "c.yaml", lambda: b"threads: 1\n", lambda p, f: quantizing(p, "--config", f)),
     "genai_config.json": Reader(
@@ -143,6 +169,7 @@ READERS = {
         lambda: b'{"format":"detent kernel times 1","kernels":{}}',
         lambda p, f: quantizing(p, "--optimize-for", "latency", "--set", f"kernel-table={f}", preset="balanced"),
     ),
+    "front": Reader("json", "front.json", lambda: b'{"points":[{"name":"fp32","seconds":1}]}', lambda _, f: ["report", f]),
     "result": Reader("json", "r.json", lambda: b'{"model_bytes_after":1}', lambda _, f: ["report", f]),
     "scales of a cache": Reader("json", "scales.json", lambda: b'{"scales":{}}', cache_scales),
     "run.json": Reader("json", "work/detent-a/run.json", lambda: b"{}", run_folder),
@@ -150,6 +177,7 @@ READERS = {
     "npz": Reader("npz", "data/a.npz", npz, samples_of),
     "pb": Reader("bytes", "data/test_data_set_0/input_0.pb", pb, lambda p, f: samples_of(p, f.parent)),
     "png": Reader("bytes", "photos/a.png", png, images),
+    "jpg": Reader("bytes", "photos/a.jpg", jpg, images),
     "wav": Reader("bytes", "data/a.wav", wav, samples_of),
     "statistics": Reader("bytes", "s.stats", lambda: bytes(64), lambda p, f: quantizing(p, "--statistics", f)),
 }

@@ -21,8 +21,9 @@ from faults import Counter, Path
 
 CHANGING = ["open", "write", "sync", "rename", "resize", "mkdir"]
 # What cannot be resumed is run again.
-RESUMED = ["calibrate", "quantize", "spooled", "gptq", "adaround", "weights-gptq", "float16"]
-COMMANDS = {name: faults.COMMANDS[name] for name in [*RESUMED, "reports", "statistics", "merge", "weights", "folder"]}
+RESUMED = ["calibrate", "quantize", "spooled", "gptq", "adaround", "weights-gptq", "float16", "bits-target", "lowered", "speed"]
+AGAIN = ["reports", "statistics", "merge", "weights", "folder", "rotation", "dynamic", "mixed", "block-floats", "cache", "family"]
+COMMANDS = {name: faults.COMMANDS[name] for name in [*RESUMED, *AGAIN, "search"]}
 # A profile is written as a run goes on; before its first line is on the disk, nothing tells it from another file.
 COMMANDS["reports"] = dataclasses.replace(
     COMMANDS["reports"], words=COMMANDS["reports"].words.replace("--profile {out}/profile.yaml ", "")
@@ -79,6 +80,8 @@ class Bench(faults.Bench):
         return {name: now for name, now in found.items() if not name.startswith(".") and name not in faults.VOLATILE}
 
     def torn(self) -> str:
+        if self.command.measures:
+            return faults.wrong_measured(self.visible(), -signal.SIGKILL)
         for name, now in self.visible().items():
             if now not in (self.expected.get(name), self.before.get(name)):
                 return f"{name} is neither the earlier output nor the whole new one"
@@ -89,7 +92,8 @@ class Bench(faults.Bench):
 
     def done(self) -> bool:
         """The outputs are all there, and are nothing that a next run would write over, as a folder."""
-        return not self.command.earlier and self.visible() == self.to_come()
+        found = self.visible()
+        return not self.command.earlier and (found == self.to_come() or bool(self.command.measures and found))
 
     def wrong_then(self) -> str:
         expected = self.to_come()
@@ -98,6 +102,8 @@ class Bench(faults.Bench):
         result = self.run()
         if (result.returncode, support.without_progress(result.stderr)) != (0, ""):
             return f"the next run: exit {result.returncode}: {result.stderr.strip()[-300:]}"
+        if self.command.measures:
+            return faults.wrong_measured(self.visible(), 0)
         if self.visible() != expected:
             return f"the next run writes other outputs: {sorted(self.visible())}"
         # Of a process that died before it could be found again, a directory stays.

@@ -50,6 +50,37 @@ def test_check(place: Place) -> None:
     place.refuses(BAD_INPUT, "m.onnx.*" + DIED, "check", place.inputs / "m.onnx", "--target", "openvino")
 
 
+# Each command that asks for types of the user's model, and each kind of result.
+OF_USERS: dict[str, list[object]] = {
+    "inspect": ["inspect", "{model}"],
+    "plan": ["plan", "{model}", "--calibration-data", "{data}"],
+    "calibrate": ["calibrate", "{model}", "-o", "{output}", "--calibration-data", "{data}"],
+    "check": ["check", "{model}", "--target", "tensorrt"],
+    "compare": ["compare", "{model}", "{model}", "--calibration-data", "{data}"],
+    "search": ["search", "{model}", "-o", "{output}", "--calibration-data", "{data}"],
+    **{
+        name: ["quantize", "{model}", "-o", "{output}", "--calibration-data", "{data}", "--no-bench", *options]
+        for name, options in {
+            "plain": ["--preset", "plain"],
+            "balanced": [],
+            "dynamic": ["--activations", "dynamic"],
+            "mixed": ["--node-formats", "^.*=int8"],
+            "float16": ["--float", "16"],
+            "weights": ["--weights-only", "--op-types", "Gemm"],
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("command", OF_USERS)
+def test_a_users_model(place: Place, command: str) -> None:
+    """Whatever asks for its types first: a process of its own dies, and nothing of the run stays."""
+    place.environment["FAULTY_TEXT"] = "MaxPool"
+    paths = {"model": place.inputs / "m.onnx", "data": place.inputs / "data", "output": place.output}
+    words = [word.format(**paths) if isinstance(word, str) and "{" in word else word for word in OF_USERS[command]]
+    place.refuses(BAD_INPUT, "m.onnx.*" + DIED, *words)
+
+
 def test_a_stand_in_without_fault_passes(place: Place) -> None:
     model, data = place.inputs / "m.onnx", place.inputs / "data"
     given = ["--calibration-data", data, "--target", "openvino", "--no-bench"]

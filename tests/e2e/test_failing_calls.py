@@ -76,7 +76,7 @@ def large_product(path: Path, megabytes: int = 8) -> None:
 
 
 MAPPED = {
-    "session.create": ["inspect", "{model}"],
+    "runtime.open": ["inspect", "{model}"],
     "calibrate.sample": [
         "quantize",
         "{model}",
@@ -107,7 +107,7 @@ def test_a_mapped_file_that_becomes_shorter(which: str, point: str, place: Place
     stdout, stderr = process.communicate(timeout=300)
     place.assert_no_temporary_files()
     if process.returncode != 0:  # what was needed of it may have been read before
-        check(BAD_INPUT, which if point != "session.create" else "model.onnx", process.returncode, stderr, stdout)
+        check(BAD_INPUT, which if point != "runtime.open" else "model.onnx", process.returncode, stderr, stdout)
         assert not list(place.out.iterdir())
     assert which == "model.onnx" or process.returncode != 0
 

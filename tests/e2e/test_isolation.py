@@ -22,7 +22,7 @@ def quantizing(place: Place, model: Path, data: Path, *options: object) -> list[
 
 
 # Where a run has no directory yet, has one, writes its statistics, and is about to rename its output.
-POINTS = ["session.create", "session.create=@2", "calibrate.sample=@3", "file.commit"]
+POINTS = ["runtime.open", "session.create", "calibrate.sample=@3", "file.commit"]
 ENDS = [("crash", BAD_INPUT, "ended by a signal .*Segmentation fault"), ("kill", RESOURCE, "was killed.*memory")]
 
 
@@ -44,7 +44,7 @@ def test_every_command_can_be_isolated(command: str, place: Place, model: Path, 
         "verify": [model, "--calibration-data", data],
         "calibrate": ["-o", place.out / "s", "--calibration-data", data],
     }
-    ended = run(place, command, model, *arguments.get(command, []), "--isolate", point="session.create=crash")
+    ended = run(place, command, model, *arguments.get(command, []), "--isolate", point="runtime.open=crash")
     check(BAD_INPUT, "Segmentation fault", ended.returncode, ended.stderr, ended.stdout)
     assert not list(place.out.iterdir())
     place.assert_no_temporary_files()
@@ -98,7 +98,7 @@ def test_signals_are_handed_on(number: signal.Signals, place: Place, model: Path
 
 
 def test_the_child_ends_with_its_parent(place: Place, model: Path, data: Path) -> None:
-    process = start(place, *quantizing(place, model, data, "--isolate"), point="session.create=hang@2")
+    process = start(place, *quantizing(place, model, data, "--isolate"), point="session.create=hang")
     wait_until(lambda: list(place.temporary.iterdir()))
     child = child_of(process)
     process.kill()

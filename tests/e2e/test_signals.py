@@ -52,7 +52,7 @@ def ends_at_once(process: Callable[[], subprocess.Popen[str]], place: Place) -> 
 
 def test_one_signal_ends_what_cannot_be_interrupted(place: Place, model: Path, data: Path) -> None:
     """As the runtime while it makes a session."""
-    process = start(place, *quantizing(place, model, data), point="session.create=hang@2")
+    process = start(place, *quantizing(place, model, data), point="session.create=hang")
     wait_until(lambda: list(place.temporary.iterdir()))
     process.send_signal(signal.SIGINT)
     ends(process, place)
@@ -61,7 +61,7 @@ def test_one_signal_ends_what_cannot_be_interrupted(place: Place, model: Path, d
 @pytest.mark.parametrize("number", ENDING)
 def test_a_second_signal_ends_at_once_and_leaves_nothing(number: signal.Signals, place: Place, model: Path, data: Path) -> None:
     def signalled_twice() -> subprocess.Popen[str]:
-        process = start(place, *quantizing(place, model, data), point="session.create=hang@2")
+        process = start(place, *quantizing(place, model, data), point="session.create=hang")
         wait_until(lambda: list(place.temporary.iterdir()))
         process.send_signal(number)
         time.sleep(0.1)  # two that come together are one
@@ -74,7 +74,7 @@ def test_a_second_signal_ends_at_once_and_leaves_nothing(number: signal.Signals,
 @pytest.mark.parametrize("command", ["inspect", "plan"])
 def test_what_cannot_be_stopped_ends_at_the_first_signal(command: str, place: Place, model: Path) -> None:
     def signalled() -> subprocess.Popen[str]:
-        process = start(place, command, model, point="session.create=hang")
+        process = start(place, command, model, point="guarded.ports=hang")
         wait_until(lambda: b"libonnxruntime" in Path(f"/proc/{process.pid}/maps").read_bytes())
         process.send_signal(signal.SIGTERM)
         return process
@@ -98,7 +98,7 @@ def test_a_run_that_can_be_resumed_stays(place: Place, model: Path, data: Path) 
 def test_signals_that_were_ignored_stay_so(place: Place, model: Path, data: Path) -> None:
     """As nohup does it."""
     ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
-    process = start(place, *quantizing(place, model, data), point="session.create=hang@2", preexec_fn=ignore)
+    process = start(place, *quantizing(place, model, data), point="session.create=hang", preexec_fn=ignore)
     wait_until(lambda: list(place.temporary.iterdir()))
     status = Path(f"/proc/{process.pid}/status").read_text()
     ignored, waited_for = (int(re.search(rf"^{name}:\t(\w+)$", status, re.MULTILINE)[1], 16) for name in ("SigIgn", "SigBlk"))
@@ -120,7 +120,7 @@ def test_a_limit_of_file_sizes_is_told_of(place: Place, model: Path, data: Path)
 
 
 def test_a_limit_of_processor_time_is_told_of(place: Place, model: Path, data: Path) -> None:
-    process = start(place, *quantizing(place, model, data), point="session.create=hang@2")
+    process = start(place, *quantizing(place, model, data), point="session.create=hang")
     wait_until(lambda: list(place.temporary.iterdir()))
     process.send_signal(signal.SIGXCPU)
     stdout, stderr = process.communicate(timeout=50)
@@ -186,7 +186,7 @@ def test_closed_streams_are_not_taken_by_files(place: Place, model: Path, data: 
         for number in (0, 1, 2):
             os.close(number)
 
-    process = start(place, *quantizing(place, model, data), point="session.create=hang@2", preexec_fn=close)
+    process = start(place, *quantizing(place, model, data), point="session.create=hang", preexec_fn=close)
     wait_until(lambda: list(place.temporary.iterdir()))
     assert {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)} == {"/dev/null"}
     process.terminate()

@@ -73,6 +73,7 @@ int fails = -1;  // the kind
 long fails_at = 0;
 char fails_how = 0;  // '+': from then on; '!': dies; '?': dies and loses
 std::atomic<bool> has_failed = false;
+std::atomic<bool> dying = false;
 const char* counts_file = nullptr;
 
 struct Place {
@@ -179,6 +180,7 @@ void lose_unsaved() {
 }
 
 [[noreturn]] void die() {
+  dying = true;  // from here on no other thread changes a file: after a power failure nothing does
   if (fails_how == '?') lose_unsaved();
   ::kill(::getpid(), SIGKILL);
   for (;;) ::pause();
@@ -198,6 +200,7 @@ void use_up_descriptors() {
 // Whether this call is to fail.
 bool fault(Which kind, const void* caller) {
   if (!started.load(std::memory_order_relaxed) || within) return false;
+  while (dying) ::pause();
   if (places == nullptr && fails != kind) return false;
   within = true;
   Walk walk{caller};

@@ -125,7 +125,7 @@ class Tuning {
     }
     if (!stored) {
       solve(number, problems, mine);
-      stored = solved_.load(number, owners);
+      stored = solved_.load_saved(number, owners);
       for (const auto i : mine) paths::remove(tuner_.state_file(problems[i]));
     }
     for (std::size_t i = 0; i < problems.size(); ++i) finish(*problems[i].layer, stored->at(i));

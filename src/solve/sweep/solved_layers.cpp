@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
@@ -59,13 +60,19 @@ std::vector<std::byte> read_all(const fs::path& path) {
   return {file->bytes().begin(), file->bytes().end()};
 }
 
+Error damaged_on_disk(const fs::path& path) {
+  return resource_error(fmt::format("'{}' was damaged on disk", path.string()),
+                        "run again, or choose another --work-dir");
+}
+
 void write_all(const fs::path& path, std::span<const std::byte> bytes) {
   AtomicFile file(path);
   file.write(bytes);
   file.commit();
 }
 
-std::vector<StoredLayer> load_file(const fs::path& path);
+// Nothing where the file is not there, or damaged.
+std::optional<std::vector<StoredLayer>> load_file(const fs::path& path);
 
 }  // namespace
 
@@ -73,11 +80,14 @@ fs::path SolvedLayers::file_of(std::size_t stage, int rank) const {
   return directory_ / (rank == 0 ? fmt::format("solved-{}", stage) : fmt::format("solved-{}-{}", stage, rank));
 }
 
-bool SolvedLayers::has_all(std::size_t stage) const {
+SolvedLayers::OfRanks SolvedLayers::of_ranks(std::size_t stage) const {
+  std::vector<std::vector<StoredLayer>> found;
   for (int rank = 0; rank < shim::size_of(ranks_); ++rank) {
-    if (!paths::exists(file_of(stage, rank))) return false;
+    auto layers = load_file(file_of(stage, rank));
+    if (!layers) return std::nullopt;
+    found.push_back(std::move(*layers));
   }
-  return true;
+  return found;
 }
 
 void SolvedLayers::take_from_first(std::size_t stage) const {
@@ -114,68 +124,84 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
 }
 
 std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage, std::span<const int> owners) const {
-  const bool known = has_all(stage);
-  if (shim::size_of(ranks_) == 1) return known ? std::optional(load_file(file_of(stage, 0))) : std::nullopt;
-  if (!shim::of_first(ranks_, known, stop_)) return std::nullopt;
-  if (shim::any_of(ranks_, !known, stop_)) take_from_first(stage);
-  std::vector<std::vector<StoredLayer>> of_ranks;
-  for (int rank = 0; rank < shim::size_of(ranks_); ++rank) of_ranks.push_back(load_file(file_of(stage, rank)));
+  auto found = of_ranks(stage);
+  if (shim::size_of(ranks_) == 1) return found ? std::optional(std::move(found->front())) : std::nullopt;
+  if (!shim::of_first(ranks_, found.has_value(), stop_)) return std::nullopt;
+  if (shim::any_of(ranks_, !found, stop_)) {
+    take_from_first(stage);
+    found = of_ranks(stage);
+  }
+  if (!found) throw damaged_on_disk(file_of(stage, 0));
   std::vector<StoredLayer> layers;
-  std::vector<std::size_t> taken(of_ranks.size());
+  std::vector<std::size_t> taken(found->size());
   for (const int owner : owners) {
     const auto rank = static_cast<std::size_t>(owner);
-    layers.push_back(of_ranks[rank].at(taken[rank]++));
+    layers.push_back((*found)[rank].at(taken[rank]++));
   }
   return layers;
 }
 
+std::vector<StoredLayer> SolvedLayers::load_saved(std::size_t stage, std::span<const int> owners) const {
+  auto layers = load(stage, owners);
+  if (!layers) throw damaged_on_disk(file_of(stage, 0));
+  return std::move(*layers);
+}
+
 namespace {
 
-std::vector<StoredLayer> load_file(const fs::path& path) {
+struct Damaged {};
+
+StoredLayer read_layer(const Json& entry, const std::shared_ptr<const MappedFile>& file,
+                       std::span<const std::byte>& bytes) {
+  const auto name = name_of_json(entry.at("name")), op_type = name_of_json(entry.at("op_type"));
+  if (!name || !op_type) throw Damaged{};
+  StoredLayer layer;
+  layer.tuning = {*name,
+                  *op_type,
+                  entry.at("streamed"),
+                  entry.at("tuned"),
+                  entry.value("seen", true),
+                  entry.at("before"),
+                  entry.at("after"),
+                  entry.at("seconds")};
+  const auto cut = [&](std::size_t size) {
+    if (size > bytes.size() || padded(size) > bytes.size()) throw Damaged{};
+    const auto part = bytes.first(size);
+    bytes = bytes.subspan(padded(size));
+    return onnx::TensorData::mapped(file, part);
+  };
+  layer.integers = cut(entry.at("integers"));
+  layer.bias = cut(entry.at("bias"));
+  layer.scale = cut(entry.at("scale"));
+  layer.bias_scale = cut(entry.at("bias_scale"));
+  return layer;
+}
+
+std::vector<StoredLayer> read_layers(const fs::path& path) {
   const auto file = MappedFile::open(path, "solved layer");
-  const auto damaged = [&] { return bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume"); };
   auto bytes = file->bytes();
   std::uint64_t length = 0;
-  if (bytes.size() < sizeof length) throw damaged();
+  if (bytes.size() < sizeof length) throw Damaged{};
   std::memcpy(&length, bytes.data(), sizeof length);
   bytes = bytes.subspan(sizeof length);
-  if (length > bytes.size()) throw damaged();
-  const auto* text = reinterpret_cast<const char*>(bytes.data());
-  const auto json = parse_json({text, length});
-  if (!json) throw damaged();
+  if (length > bytes.size()) throw Damaged{};
+  const auto json = parse_json(as_text(bytes.first(length)));
+  if (!json) throw Damaged{};
   bytes = bytes.subspan(length);
+  if (json->at("sum") != checksum(bytes).text()) throw Damaged{};
   std::vector<StoredLayer> layers;
-  const auto read = [&](const Json& entry) {
-    StoredLayer layer;
-    const auto name = name_of_json(entry.at("name")), op_type = name_of_json(entry.at("op_type"));
-    if (!name || !op_type) throw damaged();
-    layer.tuning = {*name,
-                    *op_type,
-                    entry.at("streamed"),
-                    entry.at("tuned"),
-                    entry.value("seen", true),
-                    entry.at("before"),
-                    entry.at("after"),
-                    entry.at("seconds")};
-    const auto cut = [&](std::size_t size) {
-      if (size > bytes.size() || padded(size) > bytes.size()) throw damaged();
-      const auto part = bytes.first(size);
-      bytes = bytes.subspan(padded(size));
-      return onnx::TensorData::mapped(file, part);
-    };
-    layer.integers = cut(entry.at("integers"));
-    layer.bias = cut(entry.at("bias"));
-    layer.scale = cut(entry.at("scale"));
-    layer.bias_scale = cut(entry.at("bias_scale"));
-    return layer;
-  };
-  try {
-    if (json->at("sum") != checksum(bytes).text()) throw damaged();
-    for (const auto& entry : json->at("layers")) layers.push_back(read(entry));
-  } catch (const Json::exception&) {
-    throw damaged();
-  }
+  for (const auto& entry : json->at("layers")) layers.push_back(read_layer(entry, file, bytes));
   return layers;
+}
+
+std::optional<std::vector<StoredLayer>> load_file(const fs::path& path) {
+  if (!paths::exists(path)) return std::nullopt;
+  try {
+    return read_layers(path);
+  } catch (const Damaged&) {
+  } catch (const Json::exception&) {
+  }
+  return std::nullopt;
 }
 
 }  // namespace

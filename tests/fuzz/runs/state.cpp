@@ -77,7 +77,7 @@ void read_solved(Parts parts) {
   put("solved/solved-1", as_byte_span(file));
   try_to([&] {
     const auto layers = solve::SolvedLayers(directory).load(1);
-    require(layers.has_value(), "there are layers where there is a file");
+    if (!layers) return;
     for (const auto& layer : *layers) {
       for (const auto* part : {&layer.integers, &layer.bias, &layer.scale, &layer.bias_scale}) {
         std::size_t seen = 0;
