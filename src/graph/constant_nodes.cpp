@@ -14,9 +14,8 @@
 namespace detent::graph {
 namespace {
 
-// Results up to so many bytes do not grow the file: those that products read as weights, and others.
+// Results that products read as weights do not grow the file up to so many bytes.
 constexpr std::uint64_t kSmallWeight = std::uint64_t{64} << 10;
-constexpr std::uint64_t kSmall = std::uint64_t{4} << 10;
 constexpr std::uint64_t kGrowth = 4;
 
 bool is_quantization(const onnx::Node& node) {
@@ -60,7 +59,7 @@ std::vector<bool> make_weights(const onnx::Model& model, const Index& index, con
 
 }  // namespace
 
-std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types) {
+std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types, std::uint64_t small) {
   const Index index(model);
   const auto depends = depends_on_input(model, index);
   const auto weights = make_weights(model, index, depends);
@@ -84,7 +83,8 @@ std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& type
       foldable = foldable && bytes.has_value() && !index.is_output(name);
       outputs += bytes.value_or(0);
     }
-    if (!foldable || (outputs > (weights[n] ? kSmallWeight : kSmall) && outputs > kGrowth * inputs)) continue;
+    if (!foldable || (outputs > (weights[n] ? std::max(kSmallWeight, small) : small) && outputs > kGrowth * inputs))
+      continue;
     for (const auto& name : node.outputs()) known[name] = static_bytes(types, name).value_or(0);
     chosen.push_back(static_cast<int>(n));
   }

@@ -17,6 +17,15 @@ const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index,
   return input < node.inputs().size() ? float_constant(model, index, node.inputs()[input]) : nullptr;
 }
 
+std::optional<float> filling_of(const onnx::Model& model, const onnx::Node& node) {
+  if (!node.is("ConstantOfShape")) return std::nullopt;
+  const auto* value = node.attribute("value");
+  if (value == nullptr) return 0.0F;
+  const auto tensor = onnx::read_attribute_tensor(model, node, *value);
+  return tensor.type == onnx::DataType::float32 && tensor.count() == 1 ? std::optional(floats_of(tensor).front())
+                                                                       : std::nullopt;
+}
+
 std::vector<float> floats_of(const onnx::Tensor& tensor) {
   const auto bytes = tensor.data.bytes();
   std::vector<float> out(bytes.size() / sizeof(float));

@@ -17,6 +17,9 @@ const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index,
 const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
                                    std::size_t input);
 
+/// What a ConstantOfShape fills its result with, where that is float32.
+std::optional<float> filling_of(const onnx::Model& model, const onnx::Node& node);
+
 std::vector<float> floats_of(const onnx::Tensor& tensor);
 onnx::Tensor stored_floats(const std::string& name, std::vector<std::int64_t> dims, const std::vector<float>& values,
                            const Store& store);

@@ -7,7 +7,9 @@
 #include <cctype>
 
 #include "base/error.h"
+#include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/segment.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -77,6 +79,35 @@ Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vect
   for (auto& output : model.graph.outputs) replace_symbols(output, symbols);
   model.graph.value_infos.clear();
   return {};
+}
+
+void correct_output_shapes(onnx::Model& model, const ValueTypes& types) {
+  for (auto& output : model.graph.outputs) {
+    const auto inferred = static_shape(types, output.name);
+    if (!inferred || inferred->empty() || !output.shape || !contradicts(*inferred, output.shape)) continue;
+    std::vector<onnx::Dim> dims;
+    for (const auto d : *inferred) dims.push_back({d, ""});
+    output = onnx::make_value_info(output.name, output.type, std::move(dims));
+  }
+}
+
+std::size_t fold_shapes(onnx::Model& model, const ValueTypes& types) {
+  const Index index(model);
+  std::vector<bool> gone(model.graph.nodes.size());
+  std::size_t count = 0;
+  for (std::size_t n = 0; n < gone.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!node.is("Shape") || node.body() != 0 || !node.attributes().empty()) continue;
+    const auto shape = static_shape(types, node.inputs()[0]);
+    const auto& name = node.outputs()[0];
+    if (!shape || shape->empty() || index.is_output(name)) continue;
+    const auto rank = static_cast<std::int64_t>(shape->size());
+    model.graph.initializers.push_back(onnx::make_tensor<std::int64_t>(name, onnx::DataType::int64, {rank}, *shape));
+    gone[n] = true;
+    ++count;
+  }
+  remove_nodes(model, gone);
+  return count;
 }
 
 std::vector<const onnx::ValueInfo*> dynamic_inputs(const onnx::Model& model) {

@@ -15,6 +15,13 @@ namespace detent::graph {
 /// was said of shapes is forgotten: runtimes infer it. Throws usage for a shape that names no input or does not fit.
 Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vector<std::int64_t>>& shapes);
 
+/// Outputs have the shapes that were inferred, where these say otherwise: exporters give axes of outputs names of input
+/// axes that are not as long.
+void correct_output_shapes(onnx::Model& model, const ValueTypes& types);
+
+/// Shape nodes of values whose shapes are static become constants. Returns how many.
+std::size_t fold_shapes(onnx::Model& model, const ValueTypes& types);
+
 /// Inputs with an axis or a rank that is not known.
 std::vector<const onnx::ValueInfo*> dynamic_inputs(const onnx::Model& model);
 

@@ -3,37 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <set>
 #include <unordered_set>
 
 #include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
+#include "onnx/write.h"
 
 namespace detent::graph {
 namespace {
 
 bool moves(const onnx::Node& node) {
-  static constexpr std::string_view kOthers[] = {"Expand", "Gather", "Slice", "Split", "Tile"};
+  static constexpr std::string_view kOthers[] = {"Expand", "Gather", "Slice", "Split", "Tile", "Trilu"};
   return has_trait(node, Trait::rearranges) ||
          (node.domain().empty() &&
           std::find(std::begin(kOthers), std::end(kOthers), node.op_type()) != std::end(kOthers));
 }
 
-// What a node that makes scores reads as such.
-std::vector<std::string> parts_of(const onnx::Model& model, const Index& index, const onnx::Node& node) {
-  const auto& inputs = node.inputs();
-  if (node.is("Add")) return {inputs[0], inputs[1]};
-  if (node.is("Where")) return {inputs[1], inputs[2]};
-  if (node.is("Concat")) return inputs;
-  if (moves(node)) return {inputs[0]};
-  const auto step = constant_step(model, index, node);
-  if (!step || !step->multiplies) return {};
-  const auto values = step->values();
-  const bool is_scale = values.size() == 1 && values.front() > 0;
-  return is_scale ? std::vector{step->value} : std::vector<std::string>();
+// A Cast to a type of floats.
+bool makes_floats(const onnx::Node& node) {
+  static constexpr onnx::DataType kFloats[] = {onnx::DataType::float32, onnx::DataType::float16,
+                                               onnx::DataType::bfloat16, onnx::DataType::float64};
+  const auto* to = node.attribute("to");
+  return node.is("Cast") && to != nullptr &&
+         std::find(std::begin(kFloats), std::end(kFloats), static_cast<onnx::DataType>(to->as_int())) !=
+             std::end(kFloats);
 }
 
 // 0 and 1, as far as the graph tells: what comes from a Cast, or 1 minus that.
@@ -46,23 +41,48 @@ bool is_choice(const onnx::Model& model, const Index& index, const std::string& 
   return node.is("Sub") && index.initializer(node.inputs()[0]) != kNone && is_choice(model, index, node.inputs()[1]);
 }
 
-// The constants that say how low a mask is.
-std::set<std::string> mask_constants(const onnx::Model& model, const Index& index) {
-  std::set<std::string> found;
-  const auto take = [&](const std::string& value) {
-    if (index.initializer(value) != kNone) found.insert(value);
-  };
-  for (const auto& value : scores(model, index)) {
-    take(value);
-    const int producer = index.producer(value);
-    if (producer == kNone) continue;
-    const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-    if (!node.is("Mul")) continue;
+// What a node that makes scores reads as such.
+std::vector<std::string> parts_of(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+  const auto& inputs = node.inputs();
+  if (node.is("Add")) return {inputs[0], inputs[1]};
+  if (node.is("Where")) return {inputs[1], inputs[2]};
+  if (node.is("ScatterND") || node.is("ScatterElements")) return {inputs[0], inputs[2]};
+  if (node.is("Concat") || node.is("Max")) return inputs;
+  if (moves(node) || makes_floats(node)) return {inputs[0]};
+  if (node.is("Mul")) {
     for (std::size_t i = 0; i < 2; ++i) {
-      if (is_choice(model, index, node.inputs()[1 - i])) take(node.inputs()[i]);
+      if (is_choice(model, index, inputs[1 - i])) return {inputs[i]};
     }
   }
-  return found;
+  const auto step = constant_step(model, index, node);
+  if (!step || !step->multiplies) return {};
+  const auto values = step->values();
+  const bool is_scale = values.size() == 1 && values.front() > 0;
+  return is_scale ? std::vector{step->value} : std::vector<std::string>();
+}
+
+// A constant that scores are made of.
+bool clamp_constant(onnx::Model& model, const Index& index, const std::string& name, const Store& store) {
+  const auto* tensor = float_constant(model, index, name);
+  if (tensor == nullptr) return false;
+  auto values = floats_of(*tensor);
+  if (std::none_of(values.begin(), values.end(), [](float v) { return v < kMask; })) return false;
+  for (float& value : values) value = value < kMask ? kMask : value;
+  const auto position = static_cast<std::size_t>(index.initializer(name));
+  model.graph.initializers[position] = stored_floats(name, tensor->dims, values, store);
+  return true;
+}
+
+// The number that a value of a computed shape is filled with.
+bool clamp_filling(onnx::Model& model, const Index& index, const std::string& name) {
+  const int producer = index.producer(name);
+  if (producer == kNone) return false;
+  auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+  const auto number = filling_of(model, node);
+  if (!number || *number >= kMask) return false;
+  const auto tensor = onnx::make_tensor<float>("", onnx::DataType::float32, {1}, std::vector{kMask});
+  node.set_attribute(onnx::Attribute::of_messages("value", onnx::Attribute::Kind::t, {onnx::encode_tensor(tensor)}));
+  return true;
 }
 
 }  // namespace
@@ -100,15 +120,8 @@ std::vector<std::string> scores(const onnx::Model& model, const Index& index) {
 Notes clamp_masks(onnx::Model& model, const Store& store) {
   const Index index(model);
   std::size_t clamped = 0;
-  for (const auto& name : mask_constants(model, index)) {
-    const auto* tensor = float_constant(model, index, name);
-    if (tensor == nullptr) continue;
-    auto values = floats_of(*tensor);
-    if (std::none_of(values.begin(), values.end(), [](float v) { return v < kMask; })) continue;
-    for (float& value : values) value = value < kMask ? kMask : value;
-    const auto position = static_cast<std::size_t>(index.initializer(name));
-    model.graph.initializers[position] = stored_floats(name, tensor->dims, values, store);
-    ++clamped;
+  for (const auto& name : scores(model, index)) {
+    if (clamp_constant(model, index, name, store) || clamp_filling(model, index, name)) ++clamped;
   }
   if (clamped == 0) return {};
   return {fmt::format("clamped to {:.0f}, where a Softmax gives 0 as well: {} that mask{} scores", kMask,

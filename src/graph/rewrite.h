@@ -53,9 +53,10 @@ Notes remove_identities(onnx::Model& model);
 Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types);
 
 /// Nodes whose inputs are all constant, in order. Leaves out what has a body, what draws random numbers, and results
-/// whose shape is unknown or that would grow the model (more than 4 KiB, of weights 1 MiB, and more than 4 times their
-/// inputs).
-std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types);
+/// whose shape is unknown or that would grow the model (more bytes than `small`, of weights than 64 KiB, and more than
+/// 4 times their inputs).
+std::vector<int> constant_nodes(const onnx::Model& model, const ValueTypes& types,
+                                std::uint64_t small = std::uint64_t{4} << 10);
 /// Constant nodes that weights of products and tables are made by, in order, unless each of these is among `left`.
 /// Without those that turn a matrix for a product.
 std::vector<int> weight_makers(const onnx::Model& model, const std::set<std::string>& left);

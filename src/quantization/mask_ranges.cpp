@@ -62,6 +62,9 @@ class Finder {
       const auto [low, high] = std::minmax_element(values.begin(), values.end());
       return Range{*low, *high};
     }
+    if (const auto* node = maker_of(value)) {
+      if (const auto number = graph::filling_of(model_, *node)) return Range{*number, *number};
+    }
     while (true) {
       for (const auto& source : {value, placement_.source_of(value)}) {
         const auto found = statistics_.tensors.find(source);
@@ -95,7 +98,12 @@ class Finder {
     const auto all = observed(value);
     const auto* node = maker_of(value);
     if (node == nullptr || (all && all->min > kLow)) return plain(value);
-    if (node->is("Where")) return either(known(node->inputs()[1]), known(node->inputs()[2]));
+    if (const auto chosen = choices(*node); !chosen.empty()) {
+      auto found = known(chosen.front());
+      for (std::size_t i = 1; i < chosen.size(); ++i) found = either(found, known(chosen[i]));
+      if (!found && !node->is("Where")) return plain(value);
+      return node->is("Trilu") ? either(found, Scores{{0, 0}, false}) : found;
+    }
     if (node->is("Add")) return sum(known(node->inputs()[0]), known(node->inputs()[1]));
     if (const auto step = graph::constant_step(model_, index_, *node); step && step->multiplies) {
       auto scaled = known(step->value);
@@ -108,9 +116,18 @@ class Finder {
       }
       return scaled;
     }
-    if (!node->inputs().empty() && scores_.contains(node->inputs()[0]) && !node->is("Concat"))
-      return scores_.at(node->inputs()[0]);
     return plain(value);
+  }
+
+  // What each value that the node makes is one of.
+  std::vector<std::string> choices(const onnx::Node& node) const {
+    const auto& inputs = node.inputs();
+    if (node.is("Where")) return {inputs[1], inputs[2]};
+    if (node.is("ScatterND") || node.is("ScatterElements")) return {inputs[0], inputs[2]};
+    if (node.is("Concat")) return inputs;
+    const bool computes = node.is("Add") || node.is("Mul") || node.is("Div") || node.is("Sub") || node.is("Max");
+    if (computes || inputs.empty() || !scores_.contains(inputs[0])) return {};
+    return {inputs[0]};
   }
 
   static std::optional<Scores> either(const std::optional<Scores>& a, const std::optional<Scores>& b) {
@@ -141,13 +158,11 @@ class Finder {
         const auto other = known(node->inputs()[1 - i]);
         if (other && !other->empty()) ask(node->inputs()[i], low - other->range.max);
       }
-    } else if (node->is("Where")) {
-      for (std::size_t i = 1; i < 3; ++i) ask(node->inputs()[i], low);
     } else if (const auto step = graph::constant_step(model_, index_, *node); step && step->multiplies) {
       const auto values = step->values();
       if (values.size() == 1 && values.front() > 0) ask(step->value, low / static_cast<float>(values.front()));
     } else {
-      ask(node->inputs()[0], low);
+      for (const auto& chosen : choices(*node)) ask(chosen, low);
     }
   }
 

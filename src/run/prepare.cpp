@@ -15,6 +15,7 @@
 #include "config/presets.h"
 #include "config/targets.h"
 #include "graph/bodies.h"
+#include "graph/einsum_weights.h"
 #include "graph/fixed_shapes.h"
 #include "graph/index.h"
 #include "quantization/float_placement.h"
@@ -71,8 +72,14 @@ void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store)
   append(notes, graph::fold_before_products(model, types, store));
 }
 
-graph::Notes rewrite_for_htp(onnx::Model& model, const graph::ValueTypes& types, const fs::path& work_dir) {
-  auto notes = graph::compose_gelus(model, types);
+graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
+                                const fs::path& work_dir) {
+  const auto& target = config::target(config);
+  graph::Notes notes;
+  if (target.pooled_strides) append(notes, graph::pool_before_strided_points(model));
+  if (target.all_operators) append(notes, graph::multiply_einsums(model, types, file_store(work_dir, "einsum")));
+  if (!target.htp_rewrites) return notes;
+  append(notes, graph::compose_gelus(model, types));
   append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
   return notes;
 }
@@ -84,7 +91,8 @@ bool turns_matrix(const onnx::Node& node, const onnx::Tensor& result) {
 }
 
 // Constants that nodes make of others.
-void compute(Prepared& prepared, const std::vector<int>& nodes, const exec::Runtime& runtime) {
+std::size_t compute(Prepared& prepared, const std::vector<int>& nodes, const exec::Runtime& runtime) {
+  if (nodes.empty()) return 0;
   auto& model = prepared.model;
   graph::merge_equal_constants(model, nodes);
   auto results = exec::compute_constants(runtime, model, nodes);
@@ -101,9 +109,35 @@ void compute(Prepared& prepared, const std::vector<int>& nodes, const exec::Runt
       prepared.transposed[result.name] = maker.inputs().front();
   }
   prepared.folded.add(model, nodes, results);
-  append(prepared.notes, graph::replace_by_constants(model, nodes, std::move(results)));
+  graph::replace_by_constants(model, nodes, std::move(results));
   const graph::Index index(model);
   std::erase_if(prepared.transposed, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
+  return nodes.size();
+}
+
+// For a target of static shapes, on which what computes them would be left to the CPU: what is computed from them tells
+// more of them.
+std::size_t compute_static(Prepared& prepared, const exec::Runtime& runtime) {
+  constexpr std::uint64_t kSmall = std::uint64_t{256} << 10;
+  std::size_t count = 0;
+  while (true) {
+    const auto folded = graph::fold_shapes(prepared.model, prepared.types);
+    const auto computed = compute(prepared, graph::constant_nodes(prepared.model, prepared.types, kSmall), runtime);
+    if (folded + computed == 0) return count;
+    count += folded + computed;
+    prepared.types = exec::probe_values(runtime, prepared.model);
+  }
+}
+
+// Returns whether there were any, so that types have to be found again.
+bool compute_constants(Prepared& prepared, const QuantConfig& config, const exec::Runtime& runtime) {
+  auto& model = prepared.model;
+  const auto count = config::target(config).static_shapes
+                         ? compute_static(prepared, runtime)
+                         : compute(prepared, graph::constant_nodes(model, prepared.types), runtime);
+  if (count > 0)
+    prepared.notes.push_back(fmt::format("{} constant nodes were computed and replaced by their results", count));
+  return count > 0;
 }
 
 void find_infinite(Prepared& prepared, const QuantConfig& config) {
@@ -165,6 +199,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
     const auto scope = profiler.scope(profile::Step::float_model_validation);
     types = exec::probe_values(runtime, model);
   }
+  if (!config.input_shapes.empty()) graph::correct_output_shapes(model, types);
   graph::name_idle_casts(model, types);
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)
@@ -173,9 +208,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
   graph::resolve_cast_likes(model, types);
   append(notes, graph::remove_identities(model));
-  bool changed = false;  // so that types have to be found again
-  const auto constants = graph::constant_nodes(model, types);
-  compute(prepared, constants, runtime);
+  bool changed = compute_constants(prepared, config, runtime);
   append(notes, graph::pad_all_axes(model, types));
   append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
   if (config::preset(config).quantizes && config.activations == Activations::fixed) {
@@ -185,14 +218,11 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
     append(notes, means);
   }
   graph::drop_unused_initializers(model);
-  const auto pools = config::target(config).pooled_strides ? graph::pool_before_strided_points(model) : graph::Notes();
-  append(notes, pools);
-
-  const auto forms = config::target(config).htp_rewrites ? rewrite_for_htp(model, types, work_dir) : graph::Notes();
+  const auto forms = rewrite_for_target(model, types, config, work_dir);
   append(notes, forms);
 
-  if (changed || upgrade || !constants.empty() || !pools.empty() || !forms.empty())
-    types = exec::probe_values(runtime, model);
+  changed = changed || upgrade || !forms.empty();
+  if (changed) types = exec::probe_values(runtime, model);
   const bool fuses_for_runtime = config::preset(config).fuses_for_runtime;
   const bool gates = config::makes_gates(config);
   if (fuses_for_runtime) fuse_for_runtime(prepared, gates, file_store(work_dir, "folded"));

@@ -1,0 +1,160 @@
+// Rewrites of what exporters compute from shapes and spell with letters: the runtime computes the same.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "exec/support.h"
+#include "graph/constants.h"
+#include "graph/einsum_weights.h"
+#include "graph/fixed_shapes.h"
+#include "graph/masks.h"
+#include "onnx/write.h"
+
+namespace detent::exec::test {
+namespace {
+
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+
+const graph::Store kInMemory = [](std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); };
+
+Attribute filled_with(float number) {
+  const auto tensor = onnx::make_tensor<float>("", DataType::float32, {1}, std::vector{number});
+  return Attribute::of_messages("value", Attribute::Kind::t, {onnx::encode_tensor(tensor)});
+}
+
+void expect_near(const Model& before, const Model& after, const std::vector<Array>& inputs) {
+  const auto want = floats_of(run(before, inputs)[0]), got = floats_of(run(after, inputs)[0]);
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5F);
+}
+
+// A mask m of a computed shape over scores of [4, 4]; `between` makes it of what is filled, f.
+struct Spelling {
+  std::string what;
+  std::vector<Node> between;
+};
+
+std::vector<Spelling> spellings() {
+  const auto to_float = Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32));
+  const Node choice{"Cast", "", {"later"}, {"c"}, {to_float}};
+  return {{"as it is", {{"Max", "", {"f"}, {"m"}}}},
+          {"a triangle", {{"Trilu", "", {"f", "one"}, {"m"}}}},
+          {"cast and expanded", {{"Cast", "", {"f"}, {"g"}, {to_float}}, {"Expand", "", {"g", "shape"}, {"m"}}}},
+          {"chosen", {{"Where", "", {"later", "f", "zero"}, {"m"}}}},
+          {"times 0 and 1", {choice, {"Mul", "", {"f", "c"}, {"m"}}}},
+          {"a triangle times 0 and 1", {choice, {"Trilu", "", {"f", "one"}, {"g"}}, {"Mul", "", {"c", "g"}, {"m"}}}},
+          {"joined",
+           {{"Slice", "", {"f", "first", "half"}, {"g"}},
+            {"Slice", "", {"zeros", "first", "half"}, {"h"}},
+            {"Concat", "", {"g", "h"}, {"m"}, {Attribute::of_int("axis", 0)}}}},
+          {"scattered", {{"Gather", "", {"f", "none"}, {"row"}}, {"ScatterND", "", {"zeros", "at", "row"}, {"m"}}}}};
+}
+
+Model masked(const Spelling& spelling) {
+  std::vector<Node> nodes{{"Shape", "", {"x"}, {"s"}}, {"ConstantOfShape", "", {"s"}, {"f"}, {filled_with(kLowest)}}};
+  nodes.insert(nodes.end(), spelling.between.begin(), spelling.between.end());
+  nodes.emplace_back("Add", "", Names{"x", "m"}, Names{"masked"});
+  nodes.emplace_back("Softmax", "", Names{"masked"}, Names{"y"});
+  auto later = ints("later_", std::vector<std::int64_t>{0, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0});
+  later.dims = {4, 4};
+  nodes.insert(
+      nodes.begin(),
+      {"Cast", "", {"later_"}, {"later"}, {Attribute::of_int("to", static_cast<std::int64_t>(DataType::boolean))}});
+  auto one = ints("one", {1});
+  one.dims = {};
+  auto at = ints("at", {2});
+  at.dims = {1, 1};
+  return make_model(nodes,
+                    {later, one, at, ints("none", {0}), ints("shape", {4, 4}), ints("first", {0}), ints("half", {2}),
+                     floats("zero", {1}, {0}), floats("zeros", {4, 4}, Floats(16))},
+                    17, {value("x", {4, 4})}, {value("y", {4, 4})});
+}
+
+TEST(MasksOfComputedShapes, EndWhereASoftmaxGivesZero) {
+  for (const auto& spelling : spellings()) {
+    SCOPED_TRACE(spelling.what);
+    const Model before = masked(spelling);
+    Model after = before;
+    EXPECT_EQ(graph::clamp_masks(after, kInMemory).size(), 1U);
+    for (const auto& node : after.graph.nodes) {
+      if (!node.is("ConstantOfShape")) continue;
+      EXPECT_EQ(graph::filling_of(after, node), graph::kMask);
+    }
+    const std::vector<Array> x{random_floats({4, 4})};
+    const auto want = floats_of(run(before, x)[0]), got = floats_of(run(after, x)[0]);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const auto* row = &want[i / 4 * 4];
+      const bool is_masked_whole = std::count(row, row + 4, 0.25F) == 4;
+      EXPECT_NEAR(is_masked_whole ? want[i] : got[i], want[i], 1e-5F);
+    }
+  }
+}
+
+TEST(MasksOfComputedShapes, OthersStayAsTheyAre) {
+  Model model = masked(spellings().front());
+  model.graph.nodes.emplace_back("Abs", "", Names{"m"}, Names{"z"});  // which reads the mask for something else
+  model.graph.outputs.push_back(value("z", {4, 4}));
+  EXPECT_TRUE(graph::clamp_masks(model, kInMemory).empty());
+}
+
+TEST(ShapesThatAreStatic, BecomeConstants) {
+  const Model before = make_model({{"Shape", "", {"x"}, {"s"}},
+                                   {"ConstantOfShape", "", {"s"}, {"f"}, {filled_with(2)}},
+                                   {"Mul", "", {"x", "f"}, {"y"}}},
+                                  {}, 17, {value("x", {3, 4})}, {value("y", {3, 4})});
+  Model after = before;
+  EXPECT_EQ(graph::fold_shapes(after, probe_values(runtime(), after)), 1U);
+  EXPECT_EQ(op_types(after), (Names{"ConstantOfShape", "Mul"}));
+  expect_near(before, after, {random_floats({3, 4})});
+  Model open = before;
+  open.graph.inputs = {onnx::make_value_info("x", DataType::float32, std::vector<onnx::Dim>{{-1, "N"}, {4, ""}})};
+  EXPECT_EQ(graph::fold_shapes(open, probe_values(runtime(), open)), 0U);
+}
+
+TEST(EinsumsWithAConstant, AreProductsOfMatrices) {
+  struct Case {
+    std::string equation;
+    std::vector<std::int64_t> value, constant;
+    bool constant_first = false;
+  };
+  const std::vector<Case> cases{{"btd,kdhe->kbthe", {2, 3, 4}, {3, 4, 2, 5}},
+                                {"bihe,hed->bid", {2, 3, 4, 5}, {4, 5, 6}},
+                                {"bhij,hg->bgij", {2, 3, 4, 5}, {3, 6}},
+                                {"abc,cd->abd", {2, 3, 4}, {4, 5}},
+                                {"a b c , d c -> a d b", {2, 3, 4}, {5, 4}},
+                                {"ehd,bte->bthd", {2, 3, 4}, {4, 5, 6}, true},
+                                {"bij,ij->b", {2, 3, 4}, {3, 4}},
+                                {"ij,j->i", {3, 4}, {4}}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.equation);
+    const auto x = random_floats({c.value});
+    std::int64_t count = 1;
+    for (const auto d : c.constant) count *= d;
+    Floats weight(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = std::sin(static_cast<float>(i + 1));
+    const Names inputs = c.constant_first ? Names{"w", "x"} : Names{"x", "w"};
+    const Model before =
+        make_model({{"Einsum", "named", inputs, {"y"}, {Attribute::of_string("equation", c.equation)}}},
+                   {floats("w", c.constant, weight)}, 17, {value("x", c.value)},
+                   {onnx::make_value_info("y", DataType::float32, std::nullopt)});
+    Model after = before;
+    EXPECT_EQ(graph::multiply_einsums(after, probe_values(runtime(), after), kInMemory).size(), 1U);
+    const auto types = op_types(after);
+    EXPECT_EQ(std::count(types.begin(), types.end(), "MatMul"), 1);
+    EXPECT_EQ(std::count(types.begin(), types.end(), "Einsum"), 0);
+    expect_near(before, after, {x});
+  }
+}
+
+TEST(EinsumsWithAConstant, OthersStay) {
+  for (const std::string equation : {"bij,bj->bi", "...i,ij->...j", "bii,ij->bj", "bij,kl->bijkl"}) {
+    SCOPED_TRACE(equation);
+    Model model = make_model({{"Einsum", "", {"x", "w"}, {"y"}, {Attribute::of_string("equation", equation)}}},
+                             {floats("w", {2, 2}, {1, 2, 3, 4})}, 17, {value("x", {2, 2, 2})},
+                             {onnx::make_value_info("y", DataType::float32, std::nullopt)});
+    EXPECT_TRUE(graph::multiply_einsums(model, probe_values(runtime(), model), kInMemory).empty());
+  }
+}
+
+}  // namespace
+}  // namespace detent::exec::test
