@@ -112,5 +112,41 @@ TEST(Widths, OtherTargetsKeepTheirPairs) {
   EXPECT_EQ(chain({"a"}, config([](auto& c) { c.target = "tensorrt"; })).model.graph.nodes.size(), 11U);
 }
 
+// x times y, of which `wide` have 16 bits.
+Emitted product_of_activations(const std::vector<std::string>& wide, calibration::Range second) {
+  Builder b;
+  b.input("x").input("y").node("MatMul", {"x", "y"}, {"z"}).output("z");
+  const auto options = for_htp();
+  auto placement = b.place(options);
+  for (auto& mark : placement.marks) {
+    for (const auto& value : wide) mark.wide = mark.wide || mark.value == value;
+  }
+  auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"y", second}, {"z", {-2.0F, 2.0F}}});
+  proposals.wide = proposals.ranges;
+  return emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options);
+}
+
+TEST(Widths, TheSecondOfTwoActivationsHasASignAndTheZeroPoint0) {
+  for (const auto second : {calibration::Range{-1.0F, 3.0F}, {0.0F, 3.0F}, {-3.0F, 0.0F}, {-2.0F, 2.0F}}) {
+    for (const auto& wide : {std::vector<std::string>{"x", "y", "z"}, {"x", "z"}, {"z"}}) {
+      const auto emitted = product_of_activations(wide, second);
+      const auto& model = emitted.model;
+      const auto& product = model.graph.nodes.at(emitted.provenance.nodes[0].value());
+      EXPECT_EQ(width(model, maker(model, product.inputs()[0])), onnx::DataType::uint16);
+      const auto& pair = maker(model, product.inputs()[1]);
+      EXPECT_EQ(width(model, pair), onnx::DataType::int16);
+      EXPECT_EQ(onnx::to_int64s(tensor(model, pair.inputs()[2]))[0], 0);
+      // It reaches as far as the range does, and is no coarser than that asks for.
+      const double step = onnx::to_doubles(tensor(model, pair.inputs()[1]))[0];
+      const double far = std::max(-second.min, second.max);
+      EXPECT_GE(step * 32768, far * 0.9999);
+      const bool is_wide = wide.size() == 3;
+      EXPECT_LE(step, (is_wide ? far / 32767 : (second.max - second.min) / 255 / 128) * 1.0001);
+    }
+  }
+  const auto narrow = product_of_activations({}, {-1.0F, 3.0F});
+  EXPECT_EQ(narrow.model.graph.nodes.size(), 7U);  // with 8 bits all is as it was
+}
+
 }  // namespace
 }  // namespace detent::quantization

@@ -336,7 +336,7 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
     keep_integer_products(emitted, types);
   }
   if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
-  if (config::target(config).one_width) widen_operators(emitted);
+  if (const auto& target = config::target(config); target.one_width) widen_operators(emitted, target.htp_rewrites);
   return emitted;
 }
 

@@ -25,7 +25,8 @@ bool has_16_bits(DataType type) { return type == DataType::uint16 || type == Dat
 
 class Widening {
  public:
-  explicit Widening(Emitted& emitted) : emitted_(emitted), model_(emitted.model), index_(model_) {}
+  Widening(Emitted& emitted, bool centres)
+      : emitted_(emitted), model_(emitted.model), index_(model_), centres_(centres) {}
 
   void run() {
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
@@ -70,6 +71,8 @@ class Widening {
     const bool is_wide = (quantizer != graph::kNone && has_16_bits(type_of(quantizer))) ||
                          std::any_of(pairs.begin(), pairs.end(), [&](int p) { return has_16_bits(type_of(p)); });
     if (!is_wide) return;
+    if (const int second = centres_ ? centre_second(n) : graph::kNone; second != graph::kNone)
+      std::erase(pairs, second);
     const bool is_mixed = (quantizer != graph::kNone && has_8_bits(type_of(quantizer))) ||
                           std::any_of(pairs.begin(), pairs.end(), [&](int p) { return has_8_bits(type_of(p)); });
     // Widened so, a HardSigmoid gives other numbers in the simulator of the HTP.
@@ -81,16 +84,33 @@ class Widening {
     if (quantizer != graph::kNone && differs(quantizer)) change_output(quantizer);
   }
 
+  // The second operand of a product of two activations; returns its pair, or kNone where it stays.
+  int centre_second(std::size_t n) {
+    const auto& node = at(static_cast<int>(n));
+    if (!node.is("MatMul") || node.inputs()[0] == node.inputs()[1]) return graph::kNone;
+    const std::string value = node.inputs()[1];
+    const int pair = activation(value);
+    if (pair == graph::kNone || activation(node.inputs()[0]) == graph::kNone || type_of(pair) == DataType::int16)
+      return graph::kNone;
+    auto [made, added] = centred_.try_emplace(value);
+    if (added) made->second = add_pair(copy_of(n, pair), value, at(pair), centred_grid(pair), before_[n]);
+    model_.graph.nodes[n].set_input(1, made->second);
+    return pair;
+  }
+
+  // The runtime makes one conversion of two pairs that nothing else reads from.
+  std::string copy_of(std::size_t n, int pair) {
+    const auto& value = at(pair).outputs()[0];
+    auto copy = index_.fresh_name(value + "_to_widen");
+    before_[n].emplace_back("DequantizeLinear", index_.fresh_name(value + "_DequantizeLinear"), at(pair).inputs(),
+                            std::vector{copy}, std::vector<onnx::Attribute>(), at(pair).domain());
+    return copy;
+  }
+
   void change_input(std::size_t n, int pair) {
     const std::string value = at(pair).outputs()[0];
     auto [wide, added] = wide_.try_emplace(value);
-    if (added) {
-      // The runtime makes one conversion of two pairs that nothing else reads from.
-      const auto copy = index_.fresh_name(value + "_to_widen");
-      before_[n].emplace_back("DequantizeLinear", index_.fresh_name(value + "_DequantizeLinear"), at(pair).inputs(),
-                              std::vector{copy}, std::vector<onnx::Attribute>(), at(pair).domain());
-      wide->second = add_pair(copy, value, at(pair), before_[n]);
-    }
+    if (added) wide->second = add_pair(copy_of(n, pair), value, at(pair), other_grid(pair), before_[n]);
     for (std::size_t i = 0; i < at(static_cast<int>(n)).inputs().size(); ++i) {
       if (at(static_cast<int>(n)).inputs()[i] == value) model_.graph.nodes[n].set_input(i, wide->second);
     }
@@ -99,15 +119,37 @@ class Widening {
   void change_output(int quantizer) {
     auto& node = model_.graph.nodes[static_cast<std::size_t>(quantizer)];
     const std::string value = node.inputs()[0];
-    const std::string wide = add_pair(value, value, node, before_[static_cast<std::size_t>(quantizer)]);
+    const std::string wide =
+        add_pair(value, value, node, other_grid(quantizer), before_[static_cast<std::size_t>(quantizer)]);
     node.set_input(0, wide);
   }
 
-  // Scale and zero point of the other width: 16 bits on the grid of 8, or 8 bits over the range of 16.
-  static std::pair<float, std::int64_t> other_grid(float scale, std::int64_t zero_point, DataType from) {
-    if (has_8_bits(from)) return {scale / kStepsOfStep, zero_point * kStepsOfStep};
+  struct Grid {
+    float scale;
+    std::int64_t zero_point;
+    DataType type;
+  };
+
+  Grid grid_of(int pair) const {
+    const auto& zero = tensor(at(pair).inputs()[2]);
+    return {graph::floats_of(tensor(at(pair).inputs()[1])).front(), onnx::to_int64s(zero).front(), zero.type};
+  }
+
+  // The other width: 16 bits on the grid of 8, or 8 bits over the range of 16.
+  Grid other_grid(int pair) const {
+    const auto [scale, zero_point, from] = grid_of(pair);
+    const auto to = other_type(from);
+    if (has_8_bits(from)) return {scale / kStepsOfStep, zero_point * kStepsOfStep, to};
     constexpr int kStepsOf16 = 257;  // 65535 / 255
-    return {scale * kStepsOf16, std::llround(static_cast<double>(zero_point) / kStepsOf16)};
+    return {scale * kStepsOf16, std::llround(static_cast<double>(zero_point) / kStepsOf16), to};
+  }
+
+  // 16 bits with a sign and the zero point 0: on the grid of 8, or the finest that reaches as far as the 16 do.
+  Grid centred_grid(int pair) const {
+    const auto [scale, zero_point, from] = grid_of(pair);
+    if (has_8_bits(from)) return {scale / (kStepsOfStep / 2), 0, DataType::int16};
+    const auto below = static_cast<double>(zero_point) / 32768, above = static_cast<double>(65535 - zero_point) / 32767;
+    return {static_cast<float>(scale * std::max({1.0, below, above})), 0, DataType::int16};
   }
 
   static DataType other_type(DataType from) {
@@ -119,21 +161,18 @@ class Widening {
     }
   }
 
-  // A pair of the other width around `value`, like the pair `like`; returns what it makes.
-  std::string add_pair(const std::string& value, const std::string& name, const Node& like, std::vector<Node>& place) {
-    const auto& zero = tensor(like.inputs()[2]);
-    const auto [wanted, zero_point] =
-        other_grid(graph::floats_of(tensor(like.inputs()[1])).front(), onnx::to_int64s(zero).front(), zero.type);
-    const float scale[] = {wanted};
-    const auto type = other_type(zero.type);
-    const std::int16_t stored[] = {static_cast<std::int16_t>(zero_point)};
-    const std::int8_t stored_in_8[] = {static_cast<std::int8_t>(zero_point)};
-    const auto zeros =
-        has_16_bits(type) ? onnx::TensorData::of<std::int16_t>(stored) : onnx::TensorData::of<std::int8_t>(stored_in_8);
+  // A pair of another form around `value`; returns what it makes.
+  std::string add_pair(const std::string& value, const std::string& name, const Node& like, const Grid& grid,
+                       std::vector<Node>& place) {
+    const float scale[] = {grid.scale};
+    const std::int16_t stored[] = {static_cast<std::int16_t>(grid.zero_point)};
+    const std::int8_t stored_in_8[] = {static_cast<std::int8_t>(grid.zero_point)};
+    const auto zeros = has_16_bits(grid.type) ? onnx::TensorData::of<std::int16_t>(stored)
+                                              : onnx::TensorData::of<std::int8_t>(stored_in_8);
     const auto scale_name = index_.fresh_name(name + "_wide_scale"),
                zero_name = index_.fresh_name(name + "_wide_zero_point");
     added_.push_back(onnx::make_tensor<float>(scale_name, DataType::float32, {}, scale));
-    added_.push_back({zero_name, type, {}, zeros, {}, false});
+    added_.push_back({zero_name, grid.type, {}, zeros, {}, false});
     const auto integers = index_.fresh_name(name + "_wide"),
                made = index_.fresh_name(name + "_wide_DequantizeLinear_Output");
     place.emplace_back("QuantizeLinear", index_.fresh_name(name + "_wide_QuantizeLinear"),
@@ -163,13 +202,15 @@ class Widening {
   Emitted& emitted_;
   onnx::Model& model_;
   graph::Index index_;
+  bool centres_;
   std::map<std::string, std::string> wide_;          // by value of 8 bits
+  std::map<std::string, std::string> centred_;       // by second operand
   std::map<std::size_t, std::vector<Node>> before_;  // nodes to put before another
   std::vector<onnx::Tensor> added_;
 };
 
 }  // namespace
 
-void widen_operators(Emitted& emitted) { Widening(emitted).run(); }
+void widen_operators(Emitted& emitted, bool centres) { Widening(emitted, centres).run(); }
 
 }  // namespace detent::quantization
