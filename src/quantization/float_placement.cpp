@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "graph/bodies.h"
+#include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/index_arithmetic.h"
 #include "graph/traits.h"
@@ -165,6 +166,23 @@ class Placer {
     }
   }
 
+  // Whether it is of the scale and the offset of a LayerNormalization in parts, which ONNX Runtime makes the operator
+  // of: from opset 17 on that has one type.
+  bool scales_norm(const Node& node) const {
+    constexpr std::int64_t kOneType = 17;
+    const auto maker = [&](const std::string& value) -> const Node* {
+      const int producer = index_.producer(value);
+      return producer == graph::kNone ? nullptr : &model_.graph.nodes[static_cast<std::size_t>(producer)];
+    };
+    const Node* step = model_.opset() >= kOneType ? &node : nullptr;
+    while (step != nullptr && (step->is("Mul") || step->is("Add"))) {
+      const auto constant = graph::constant_step(model_, index_, *step);
+      step = constant ? maker(constant->value) : nullptr;
+    }
+    const Node* divisor = step != nullptr && step->is("Div") ? maker(step->inputs()[1]) : nullptr;
+    return divisor != nullptr && divisor->is("Sqrt");
+  }
+
   // A result is cast before the last steps to it rather than after them: as many casts, and more digits.
   void keep_ends() {
     const auto is_light = light();
@@ -185,7 +203,7 @@ class Placer {
       for (const auto& input : node.inputs()) {
         if (is_float(input) && index_.initializer(input) == graph::kNone) read.insert(input);
       }
-      if (!all || !any || read.size() != 1) continue;
+      if (!all || !any || read.size() != 1 || scales_norm(node)) continue;
       ends[n] = true;
       placement_.low[n] = false;
       reasons_[n] = "they end in a float32 result, which takes no further cast";
