@@ -79,6 +79,11 @@ def finished(
     return Network(name, model, samples, parts)
 
 
+def halves(values: np.ndarray) -> np.ndarray:
+    """What is too large becomes the largest, what is infinite stays so."""
+    return np.asarray(np.where(np.isinf(values), values, np.clip(values, -65504, 65504)), np.float16)
+
+
 def in_float16(network: Network) -> Network:
     """The same network as if its exporter had written float16: inputs, constants and results."""
     model = onnx.ModelProto()
@@ -86,9 +91,7 @@ def in_float16(network: Network) -> Network:
     scales = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
     for i, tensor in enumerate(model.graph.initializer):
         if tensor.data_type == FLOAT and tensor.name not in scales:
-            values = numpy_helper.to_array(tensor)
-            values = np.where(np.isinf(values), values, np.clip(values, -65504, 65504))
-            model.graph.initializer[i].CopyFrom(numpy_helper.from_array(np.asarray(values, np.float16), tensor.name))
+            model.graph.initializer[i].CopyFrom(numpy_helper.from_array(halves(numpy_helper.to_array(tensor)), tensor.name))
     for info in [*model.graph.input, *model.graph.output]:
         if info.type.tensor_type.elem_type == FLOAT:
             info.type.tensor_type.elem_type = FLOAT16
@@ -98,6 +101,6 @@ def in_float16(network: Network) -> Network:
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == FLOAT:
                 attribute.i = FLOAT16
             if attribute.HasField("t") and attribute.t.data_type == FLOAT:
-                attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float16)))
+                attribute.t.CopyFrom(numpy_helper.from_array(halves(numpy_helper.to_array(attribute.t))))
     samples = [{key: v.astype(np.float16) if v.dtype == np.float32 else v for key, v in s.items()} for s in network.samples]
     return Network(f"{network.name}, float16", model, samples, network.parts)
