@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "detent/device.h"
 #include "detent/error.h"
 #include "detent/progress.h"
 #include "detent/resources.h"
@@ -24,6 +25,8 @@ struct CompareOptions {
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;
   int threads = 0;
+  /// Where the float model runs, and for inner values the quantized one; as deployed that runs on the CPU.
+  DeviceConfig device = {};
   /// Compare outputs only, not inner values.
   bool outputs_only = false;
   /// Limit, in bytes, of float values kept in memory until the quantized model has computed theirs.

@@ -48,7 +48,9 @@ struct PlannedDevice {
   std::vector<PlannedDeviceLayer> layers;  // in the order of the model
 
   std::uint64_t peak() const noexcept;
-  bool fits() const noexcept { return peak() <= budget; }
+  /// What a layer may take: the float and the quantized model run beside it.
+  std::uint64_t layer_budget() const noexcept { return budget / 2; }
+  bool fits() const noexcept;
 };
 
 struct Plan {

@@ -264,6 +264,7 @@ def compare(
     max_samples: int = 0,
     batch_size: int = 0,
     threads: int = 0,
+    device: str = "cpu",
     outputs_only: bool = False,
     round_floats: bool = True,
     runtime: Path | None = None,
@@ -275,7 +276,7 @@ def compare(
         run.give_model("float_model", float_model)
         run.give_model("quantized_model", quantized_model)
         run.give(max_samples=max_samples, batch_size=batch_size, threads=threads, outputs_only=outputs_only)
-        run.give(round_floats=round_floats)
+        run.give(round_floats=round_floats, device=device)
         return Comparison.of(run.call(_core.compare, data, progress))
 
 

@@ -56,7 +56,7 @@ nlohmann::json to_json(const Plan& p) {
       out["device"]["layers"].push_back({{"name", l.name},
                                          {"form", l.streamed ? "streamed" : "gram"},
                                          {"bytes", l.bytes},
-                                         {"fits", l.bytes <= p.device.budget}});
+                                         {"fits", l.bytes <= p.device.layer_budget()}});
     }
   }
   for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
@@ -81,7 +81,7 @@ void print_device(const PlannedDevice& d) {
                format_size(d.calibration_counters));
   for (const auto& l : d.layers) {
     print_text("  {:>22}  {}{}{}\n", format_size(l.bytes), l.name, l.streamed ? " (mini-batches)" : "",
-               l.bytes <= d.budget ? "" : ": does not fit");
+               l.bytes <= d.layer_budget() ? "" : ": does not fit");
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kCpu = "CPUExecutionProvider";
 constexpr const char* kHint =
     "install onnxruntime-gpu (pip install onnxruntime-gpu) and set DETENT_ONNXRUNTIME to the path of its "
-    "libonnxruntime.so, or calibrate with --device cpu and give the statistics to quantize --statistics";
+    "libonnxruntime.so; or give --device cpu, to detent calibrate too, whose statistics quantize --statistics reads";
 
 struct ReleaseOptions {
   void operator()(OrtCUDAProviderOptionsV2* options) const { Ort::GetApi().ReleaseCUDAProviderOptions(options); }
@@ -44,7 +44,8 @@ CudaOptions cuda_options(const shim::Device& device) {
     values.push_back(value);
   }
   Ort::ThrowOnError(api.UpdateCUDAProviderOptions(made, keys.data(), values.data(), keys.size()));
-  Ort::ThrowOnError(api.UpdateCUDAProviderOptionsWithValue(made, "user_compute_stream", device.stream));
+  if (device.stream != nullptr)
+    Ort::ThrowOnError(api.UpdateCUDAProviderOptionsWithValue(made, "user_compute_stream", device.stream));
   return options;
 }
 

@@ -107,6 +107,10 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library, std::optio
 }
 
 const std::string& Runtime::version() const { return impl_->version; }
+bool Runtime::has_provider(std::string_view name) const {
+  const auto available = Ort::GetAvailableProviders();
+  return std::find(available.begin(), available.end(), name) != available.end();
+}
 std::uint64_t Runtime::peak_activation_bytes() const { return impl_->cache.peak_in_use(); }
 
 }  // namespace detent::exec

@@ -167,6 +167,7 @@ struct Session::Impl {
       so.Add(domain);
       block_floats.add_to(so);
       if (options.device != nullptr) append_provider(so, *options.device, runtime->library);
+      if (options.place != nullptr) append_provider(so, *options.place, runtime->library);
       if (!options.provider.empty()) append_provider(so, options.provider, runtime->library);
       failpoint("session.create");
       session = create_fused(so, create);

@@ -9,6 +9,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/sample.h"
@@ -29,6 +30,8 @@ class Runtime {
   /// may take `run_limit` seconds.
   explicit Runtime(const std::optional<std::filesystem::path>& library = {}, std::optional<double> run_limit = {});
   const std::string& version() const;
+  /// Whether it was built with this execution provider.
+  bool has_provider(std::string_view name) const;
   const std::optional<double>& run_limit() const noexcept { return run_limit_; }
   /// Largest sum of activations and working memory that lean sessions have had in use at one time; of all runs of the
   /// process that go on side by side.
@@ -65,6 +68,8 @@ struct SessionOptions {
   /// Nodes run there as far as the runtime has them for it, and all taps do; inputs are copied to it. Must outlive the
   /// session, which runs one sample at a time.
   const shim::Device* device = nullptr;
+  /// Nodes run there as far as the runtime has them for it; taps and results are the host's. Null: on the CPU.
+  std::shared_ptr<const shim::Device> place = {};
   /// The execution provider of deployed sessions, by its name in the runtime; the CPU runs what it does not take.
   std::string provider = {};
   /// Without it run() returns nothing, and results never leave the device.

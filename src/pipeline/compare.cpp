@@ -21,6 +21,7 @@
 #include "graph/masks.h"
 #include "graph/rewrite.h"
 #include "quantization/emit/read_values.h"
+#include "run/calibration_device.h"
 #include "run/deadline.h"
 #include "run/kv_cache.h"
 #include "run/model_folder.h"
@@ -30,6 +31,7 @@
 #include "run/rounded_floats.h"
 #include "run/samples.h"
 #include "run/shared_decisions.h"
+#include "shim/cuda_driver.h"
 
 namespace detent {
 namespace {
@@ -112,6 +114,15 @@ Fidelity fidelity(const std::string& name, const std::string& made_by, const run
   return {name, made_by, sums.sqnr_db(), sums.cosine(), sums.max_abs};
 }
 
+// Of a session on the device beside another one.
+exec::SessionOptions session_options(const CompareOptions& options) {
+  return {.tuning = exec::SessionMode::lean,
+          .threads = options.threads,
+          .stop = options.stop,
+          .shares_cores = true,
+          .place = run::place_of(options.device, 2)};
+}
+
 exec::SessionOptions with_edits(exec::SessionOptions options, const run::SharedDecisions& decisions) {
   options.edits = !decisions.taps().empty();
   return options;
@@ -168,11 +179,10 @@ class LayerRun {
         offering_(pairing_, decisions, traits_.size()),
         taking_(pairing_, decisions, traits_),
         float_session_(runtime, exec::emit(original.model, {joined(common.in_float, decisions.taps()), {}, {}}),
-                       original.where, {exec::SessionMode::lean, options.threads, options.stop, true}),
+                       original.where, session_options(options)),
         inputs_(quantized.inputs),
         quantized_session_(runtime, quantized.model, quantized.low, joined(common.in_quantized, decisions.taps()),
-                           quantized.where,
-                           with_edits({exec::SessionMode::lean, options.threads, options.stop, true}, decisions)) {}
+                           quantized.where, with_edits(session_options(options), decisions)) {}
 
   std::vector<data::Array> run(const data::Sample& sample) {
     pairing_.reset();
@@ -301,6 +311,7 @@ exec::GuardOptions guard_of(const CompareOptions& options) {
 
 Comparison compare_within_time(const CompareOptions& options) {
   config::validate(options);
+  shim::require_cuda(options.device.cuda);
   const exec::Runtime runtime(options.runtime, options.sample_time_limit);
   std::optional<TempDir> place;
   if (options.round_floats) place.emplace();
@@ -351,6 +362,9 @@ Comparison compare_within_time(const CompareOptions& options) {
   judge_outputs(original, quantized, index, output_sums, comparison);
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
   comparison.next_tokens = token_sums.result();
+  if (auto note = run::place_note(options.device, runtime, "the float model, and both for inner values,");
+      !note.empty())
+    comparison.notes.push_back(std::move(note));
   for (const auto& note : decisions.notes()) comparison.notes.push_back(note);
   for (auto& note : source->notes()) comparison.notes.push_back(std::move(note));
   for (auto& note : run::rounding_notes(quantized.low, deployed.overflows()))

@@ -200,6 +200,11 @@ std::vector<std::string> notes_of(const run::Prepared& prepared, const quantizat
 
 }  // namespace
 
+bool PlannedDevice::fits() const noexcept {
+  return calibration_counters <= budget &&
+         std::all_of(layers.begin(), layers.end(), [&](const auto& layer) { return layer.bytes <= layer_budget(); });
+}
+
 std::uint64_t PlannedDevice::peak() const noexcept {
   std::uint64_t bytes = calibration_counters;
   for (const auto& layer : layers) bytes = std::max(bytes, layer.bytes);

@@ -18,6 +18,7 @@
 #include "remedies/draft.h"
 #include "remedies/fake_quantizer.h"
 #include "remedies/trial_runner.h"
+#include "run/calibration_device.h"
 #include "run/content_order.h"
 #include "run/context.h"
 #include "run/deployed_fidelity.h"
@@ -38,7 +39,13 @@ struct TrialEnv {
   profile::DeviceActivity* activity = nullptr;  // told what devices do; null: nothing is timed
 
   run::Context context() const {
-    return {runtime, options.resources, directory, options.threads, options.progress, options.stop};
+    return {runtime,
+            options.resources,
+            directory,
+            options.threads,
+            options.progress,
+            options.stop,
+            run::place_of(options.device, runtime)};
   }
 };
 

@@ -107,6 +107,7 @@ class Window {
     }
     exec::SessionOptions options{exec::SessionMode::lean, context.threads, context.stop};
     options.edits = true;
+    options.place = context.place;
     session_.emplace(context.runtime, exec::emit(part, {taps, outputs_, {}}), "a part of the model", options);
   }
 

@@ -13,6 +13,7 @@
 #include "base/parallel.h"
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
+#include "run/calibration_device.h"
 #include "run/sweep_setup.h"
 #include "solve/sweep/cost.h"
 #include "solve/sweep/finetune.h"
@@ -128,10 +129,17 @@ TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig
   const auto spool = run::make_spool(env.context(), memory.spool);
   tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
   const auto& resources = options.resources;
+  // What the layers are solved in has half of a given budget, and each of the two branches a quarter.
+  auto device = options.device;
+  const auto place = run::place_of(device, env.runtime, 4);
+  if (place && device.memory_budget) *device.memory_budget /= 2;
+  if (auto note = run::place_note(device, env.runtime, "both branches of fine-tuning"); !note.empty())
+    tuned.notes.push_back(std::move(note));
   tuned.layers = solve::finetune(
       prepared.model, prepared.types, tuned.model, std::move(found.layers), env.runtime, source,
       {.config = config,
-       .device = options.device,
+       .device = device,
+       .place = place,
        .threads = options.threads,
        .spool = *spool,
        .state_seconds = resources.resume ? std::make_optional(resources.checkpoint_seconds) : std::nullopt,

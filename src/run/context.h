@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <stop_token>
 
 #include "detent/progress.h"
@@ -19,6 +20,8 @@ struct Context {
   int threads = 0;                  // of the runtime; 0: one per core
   Progress progress = {};
   std::stop_token stop = {};
+  /// Where the model's nodes run; null: on the CPU.
+  std::shared_ptr<const shim::Device> place = {};
 };
 
 }  // namespace detent::run

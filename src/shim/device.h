@@ -15,6 +15,7 @@ struct Device {
   std::string memory = "Cuda";
   int ordinal = 0;
   /// The stream (cudaStream_t) that all of a session computes on, so that what its owner puts there comes in order.
+  /// Null: one that the runtime makes for each session.
   void* stream = nullptr;
   std::uint64_t memory_limit = 0;  // bytes that the runtime may take of the device's memory; 0: all there is
   /// Products of float32 may round their factors to 10 bits of mantissa.

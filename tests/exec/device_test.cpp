@@ -104,14 +104,31 @@ TEST(DeviceSession, NeedsARuntimeWithItsProvider) {
   const auto available = Ort::GetAvailableProviders();
   if (std::find(available.begin(), available.end(), "CUDAExecutionProvider") != available.end())
     GTEST_SKIP() << "this ONNX Runtime has CUDA's provider";
-  shim::Device cuda;
+  EXPECT_FALSE(runtime().has_provider("CUDAExecutionProvider"));
+  const shim::Device cuda;
+  for (const bool with_taps : {true, false}) {
+    SessionOptions options{SessionMode::lean, 1, {}};
+    if (with_taps) options.device = &cuda;
+    if (!with_taps) options.place = std::make_shared<shim::Device>(cuda);
+    expect_error(
+        [&] {
+          run(chain(), {random_floats({2, 3})}, {}, nullptr, options);
+        },
+        "was built without CUDAExecutionProvider", ErrorKind::device);
+  }
+}
+
+TEST(DeviceSession, ComputesThereForReceiversOfTheHost) {
+  const std::vector<Array> inputs{random_floats({2, 3})};
+  Recorder plain, there;
+  const auto expected = run(chain(), inputs, tap({"r", "e"}), &plain);
   SessionOptions options{SessionMode::lean, 1, {}};
-  options.device = &cuda;
-  expect_error(
-      [&] {
-        run(chain(), {random_floats({2, 3})}, {}, nullptr, options);
-      },
-      "was built without CUDAExecutionProvider", ErrorKind::device);
+  options.place = std::make_shared<shim::Device>(Host().device);
+  const auto out = run(chain(), inputs, tap({"r", "e"}), &there, options);
+  EXPECT_EQ(bytes_of(out[0]), bytes_of(expected[0]));
+  ASSERT_EQ(there.seen.size(), plain.seen.size());
+  for (std::size_t i = 0; i < plain.seen.size(); ++i)
+    EXPECT_EQ(bytes_of(there.seen[i].second), bytes_of(plain.seen[i].second));
 }
 
 TEST(DeviceSession, TellsWhichProviderRanANode) {

@@ -93,5 +93,21 @@ TEST(DeviceNotes, SayWhatRanWhere) {
       "in each run");
 }
 
+TEST(PlaceOfPasses, IsTheFirstDeviceWhereTheRuntimeHasIt) {
+  const auto& runtime = exec::test::runtime();
+  EXPECT_EQ(place_of(DeviceConfig()), nullptr);
+  EXPECT_EQ(place_note(DeviceConfig(), runtime, "trials"), "");
+  const DeviceConfig config{{1, 0}, 4096, DevicePrecision::tf32, {}};
+  const auto place = place_of(config, 4);
+  ASSERT_NE(place, nullptr);
+  EXPECT_EQ(place->ordinal, 1);
+  EXPECT_EQ(place->memory_limit, 1024U);
+  EXPECT_TRUE(place->tf32);
+  if (runtime.has_provider(place->provider)) GTEST_SKIP() << "this ONNX Runtime has CUDA's provider";
+  EXPECT_EQ(place_of(config, runtime), nullptr);
+  EXPECT_EQ(place_note(config, runtime, "trials"),
+            "trials ran on the CPU: this ONNX Runtime was built without CUDAExecutionProvider");
+}
+
 }  // namespace
 }  // namespace detent::run

@@ -29,6 +29,7 @@ struct Settings {
   store::Residency residency = store::Residency::memory;
   std::uint64_t together = std::uint64_t{1} << 30;
   std::vector<std::size_t> in_body = {};  // layers that are taken to be in bodies
+  std::shared_ptr<const shim::Device> place = {};
 };
 
 Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::size_t stop_after = 0) {
@@ -47,6 +48,7 @@ Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::s
       .config = settings.config, .device = device, .threads = settings.threads, .spool = spool, .directory = folder};
   options.memory.layers.assign(3, std::uint64_t{1} << 30);
   options.memory.together = settings.together;
+  options.place = settings.place;
   options.stop = stop.get_token();
   options.solved = [&, done = std::size_t{0}](const LayerTuning&) mutable {
     if (++done == stop_after) stop.request_stop();
@@ -105,6 +107,20 @@ TEST(Tuning, MemoryAndThreadsDoNotChangeTheResult) {
     other.threads = 3;
     EXPECT_EQ(tune(other).bytes(), expected);
   }
+}
+
+// Both branches on a device, whose part the CPU's provider plays; one that the runtime does not have is refused by
+// both.
+TEST(Tuning, BranchesRunWhereTheyAreTold) {
+  Settings settings = settings_of(WeightSolver::adaround);
+  const std::string expected = tune(settings).bytes();
+  auto host = std::make_shared<shim::Device>();
+  host->provider = "CPUExecutionProvider";
+  settings.place = host;
+  EXPECT_EQ(tune(settings).bytes(), expected);
+  settings.place = std::make_shared<shim::Device>();
+  if (runtime().has_provider(settings.place->provider)) GTEST_SKIP() << "this ONNX Runtime has CUDA's provider";
+  EXPECT_THROW(tune(settings), Error);
 }
 
 // Layers in bodies are tuned by what taps hand over: from the same values come the same integers.

@@ -252,7 +252,8 @@ void improve(Run& run) {
   }
   if (measures_accuracy(run)) {
     const auto scope = run.profiler.scope(run::kSensitivityStage);
-    if (!run.options.device.is_cpu()) run.result.notes.emplace_back("accuracy was measured on the CPU");
+    if (auto note = run::place_note(run.options.device, *run.runtime, "trials"); !note.empty())
+      run.note({std::move(note)});
     remedies::improve(work.draft, *work.evaluator);
     run.note(work.draft.notes);
     work.draft.notes.clear();

@@ -68,7 +68,11 @@ class Tuning {
 
   exec::BranchOptions branch_options(const char* name, std::vector<std::string> taps,
                                      std::vector<std::string> readers) {
-    return {.session = {exec::SessionMode::lean, options_.threads, options_.stop, true, {}},
+    return {.session = {.tuning = exec::SessionMode::lean,
+                        .threads = options_.threads,
+                        .stop = options_.stop,
+                        .shares_cores = true,
+                        .place = options_.place},
             .taps = std::move(taps),
             .readers = std::move(readers),
             .batch_invariant = false,

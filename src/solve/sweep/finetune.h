@@ -32,6 +32,8 @@ inline constexpr std::size_t kHeldBackEvery = 8;
 struct FinetuneOptions {
   const FinetuneConfig& config;
   const DeviceConfig& device;
+  /// Where both branches run; null: on the CPU.
+  std::shared_ptr<const shim::Device> place = {};
   int threads = 0;
   store::Spool& spool;
   std::optional<double> state_seconds = {};  // how often an unsolved layer's state is saved; unset: never
