@@ -325,7 +325,7 @@ class Device(Options):
     """GPUs for calibration (on the first) and fine-tuning; everything else stays on the CPU.
 
     Attributes:
-        cuda: where calibration (on the first) and fine-tuning compute: cpu, cuda:N, or several as in cuda:0,cuda:1
+        cuda: where models run (on the first) and fine-tuning computes: cpu, cuda:N, or several as in cuda:0,cuda:1
             (default: cpu)
         memory_budget: memory to use on each device (default: 90 % of what is free)
         precision: what a device multiplies in (default: float32)

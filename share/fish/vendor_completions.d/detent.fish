@@ -78,7 +78,7 @@ complete -c detent -n '__fish_seen_subcommand_from bench' -l runs -x -d 'timed r
 complete -c detent -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'time each model for about so long'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l memory -d 'measure the peak memory of each model in a process of its own'
 complete -c detent -n '__fish_seen_subcommand_from bench' -l no-memory -d 'start no other process'
-complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l device -x -d 'where calibration (on the first) and fine-tuning compute: cpu, cuda:N, or several as in cuda:0,cuda:1'
+complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare' -l device -x -d 'where models run (on the first) and fine-tuning computes: cpu, cuda:N, or several as in cuda:0,cuda:1'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l profile -r -F -d 'write a profile (YAML) while running'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l report -r -F -d 'write a report (HTML): time, memory, bottleneck, layers, histograms, errors'
 complete -c detent -n '__fish_seen_subcommand_from compare inspect verify' -l layers -x -d 'list this many layers, of compare and verify the worst'
