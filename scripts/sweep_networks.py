@@ -3,12 +3,14 @@
 
     sweep_networks.py [--count N] [--first SEED] [--target NAME]… [--preset NAME]… [--layers] [--jobs N] [--refusals]
 
-Wrong ones are listed with the seed of their network (tests/networks/networks.py), then comes a table. Ends with 1 where any is.
+Wrong ones are listed with the seed of their network (tests/networks/networks.py), then comes a table, also of a sweep that is
+interrupted. Ends with 1 where any is wrong.
 Presets take turns with the seeds, if none is given. For a Python that has onnx, numpy and onnxruntime, such as build/venv's."""
 
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -43,7 +45,7 @@ def main() -> None:
     parser.add_argument("--refusals", action="store_true", help="list these as well")
     options = parser.parse_args()
     counts, far = collections.Counter(), collections.defaultdict(list)
-    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
+    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool, contextlib.suppress(KeyboardInterrupt):
         seeds = range(options.first, options.first + options.count)
         for seed, found in zip(seeds, pool.map(verdicts, seeds, [options] * len(seeds)), strict=True):
             for preset, verdict in found:

@@ -81,10 +81,21 @@ Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vect
   return {};
 }
 
-void correct_output_shapes(onnx::Model& model, const ValueTypes& types) {
+std::vector<onnx::ValueInfo> take_output_shapes(onnx::Model& model) {
+  auto said = model.graph.outputs;
   for (auto& output : model.graph.outputs) {
+    if (output.shape) output = onnx::make_value_info(output.name, output.type, std::nullopt);
+  }
+  return said;
+}
+
+void give_output_shapes(onnx::Model& model, const ValueTypes& types, const std::vector<onnx::ValueInfo>& said) {
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    auto& output = model.graph.outputs[i];
     const auto inferred = static_shape(types, output.name);
-    if (!inferred || inferred->empty() || !output.shape || !contradicts(*inferred, output.shape)) continue;
+    const bool is_known = inferred && !inferred->empty();
+    output = said[i];
+    if (!said[i].shape || !is_known || !contradicts(*inferred, said[i].shape)) continue;
     std::vector<onnx::Dim> dims;
     for (const auto d : *inferred) dims.push_back({d, ""});
     output = onnx::make_value_info(output.name, output.type, std::move(dims));

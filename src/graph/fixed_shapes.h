@@ -15,9 +15,11 @@ namespace detent::graph {
 /// was said of shapes is forgotten: runtimes infer it. Throws usage for a shape that names no input or does not fit.
 Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vector<std::int64_t>>& shapes);
 
-/// Outputs have the shapes that were inferred, where these say otherwise: exporters give axes of outputs names of input
-/// axes that are not as long.
-void correct_output_shapes(onnx::Model& model, const ValueTypes& types);
+/// Takes away what the model says of its outputs' shapes, and returns it: exporters give axes of outputs names of input
+/// axes that are not as long, and the runtime believes them.
+std::vector<onnx::ValueInfo> take_output_shapes(onnx::Model& model);
+/// Outputs have the shapes that were inferred, else what was said of them.
+void give_output_shapes(onnx::Model& model, const ValueTypes& types, const std::vector<onnx::ValueInfo>& said);
 
 /// Shape nodes of values whose shapes are static become constants. Returns how many.
 std::size_t fold_shapes(onnx::Model& model, const ValueTypes& types);

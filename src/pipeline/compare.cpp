@@ -309,9 +309,11 @@ exec::GuardOptions guard_of(const CompareOptions& options) {
           .stop = options.stop};
 }
 
+void note(Comparison& comparison, const std::vector<std::string>& lines) {
+  comparison.notes.insert(comparison.notes.end(), lines.begin(), lines.end());
+}
+
 Comparison compare_within_time(const CompareOptions& options) {
-  config::validate(options);
-  shim::require_cuda(options.device.cuda);
   const exec::Runtime runtime(options.runtime, options.sample_time_limit);
   std::optional<TempDir> place;
   if (options.round_floats) place.emplace();
@@ -362,18 +364,20 @@ Comparison compare_within_time(const CompareOptions& options) {
   judge_outputs(original, quantized, index, output_sums, comparison);
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
   comparison.next_tokens = token_sums.result();
-  if (auto note = run::place_note(options.device, runtime, "the float model, and both for inner values,");
-      !note.empty())
-    comparison.notes.push_back(std::move(note));
-  for (const auto& note : decisions.notes()) comparison.notes.push_back(note);
-  for (auto& note : source->notes()) comparison.notes.push_back(std::move(note));
-  for (auto& note : run::rounding_notes(quantized.low, deployed.overflows()))
-    comparison.notes.push_back(std::move(note));
+  if (!options.device.is_cpu())
+    note(comparison, {run::place_note(options.device, runtime, "the float model, and both for inner values,")});
+  note(comparison, decisions.notes());
+  note(comparison, source->notes());
+  note(comparison, run::rounding_notes(quantized.low, deployed.overflows()));
   return comparison;
 }
 
 }  // namespace
 
-Comparison compare(const CompareOptions& options) { return run::within_time(options, compare_within_time); }
+Comparison compare(const CompareOptions& options) {
+  config::validate(options);
+  shim::require_cuda(options.device.cuda);
+  return run::within_time(options, compare_within_time);
+}
 
 }  // namespace detent

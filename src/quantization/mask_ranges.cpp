@@ -1,6 +1,7 @@
 #include "quantization/mask_ranges.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
@@ -94,6 +95,19 @@ class Finder {
     return scores;
   }
 
+  // Of a value whose parts were not observed: its own values above masks, where they were counted. Else scores are
+  // taken to reach twice as far down as up.
+  std::optional<Scores> above_masks(const std::string& value) const {
+    const auto found = statistics_.tensors.find(placement_.source_of(value));
+    if (found == statistics_.tensors.end() || !found->second.has_values()) return std::nullopt;
+    const float high = found->second.extremes.highest();
+    if (high <= kLow) return Scores{.masked = true};
+    for (const auto& bin : found->second.histogram.bins()) {
+      if (bin.low > kLow) return Scores{{bin.low, high}, true};
+    }
+    return Scores{{-2 * std::abs(high), high}, true};
+  }
+
   std::optional<Scores> scores_of(const std::string& value) {
     const auto all = observed(value);
     const auto* node = maker_of(value);
@@ -101,7 +115,7 @@ class Finder {
     if (const auto chosen = choices(*node); !chosen.empty()) {
       auto found = known(chosen.front());
       for (std::size_t i = 1; i < chosen.size(); ++i) found = either(found, known(chosen[i]));
-      if (!found && !node->is("Where")) return plain(value);
+      if (!found) return node->is("Where") ? above_masks(value) : plain(value);
       return node->is("Trilu") ? either(found, Scores{{0, 0}, false}) : found;
     }
     if (node->is("Add")) return sum(known(node->inputs()[0]), known(node->inputs()[1]));

@@ -115,14 +115,16 @@ std::size_t compute(Prepared& prepared, const std::vector<int>& nodes, const exe
   return nodes.size();
 }
 
-// For a target of static shapes, on which what computes them would be left to the CPU: what is computed from them tells
-// more of them.
+// Where shapes are static: on NPUs what computes them would be left to the CPU, and OpenVINO does not load a Gather of
+// quantized rows whose indices follow from shapes. What is computed from shapes tells more of them.
 std::size_t compute_static(Prepared& prepared, const exec::Runtime& runtime) {
-  constexpr std::uint64_t kSmall = std::uint64_t{256} << 10;
+  constexpr std::uint64_t kSmall = std::uint64_t{4} << 10, kSmallOfShapes = std::uint64_t{256} << 10;
   std::size_t count = 0;
+  auto small = kSmall;
   while (true) {
     const auto folded = graph::fold_shapes(prepared.model, prepared.types);
-    const auto computed = compute(prepared, graph::constant_nodes(prepared.model, prepared.types, kSmall), runtime);
+    if (folded > 0) small = kSmallOfShapes;
+    const auto computed = compute(prepared, graph::constant_nodes(prepared.model, prepared.types, small), runtime);
     if (folded + computed == 0) return count;
     count += folded + computed;
     prepared.types = exec::probe_values(runtime, prepared.model);
@@ -132,9 +134,10 @@ std::size_t compute_static(Prepared& prepared, const exec::Runtime& runtime) {
 // Returns whether there were any, so that types have to be found again.
 bool compute_constants(Prepared& prepared, const QuantConfig& config, const exec::Runtime& runtime) {
   auto& model = prepared.model;
-  const auto count = config::target(config).static_shapes
-                         ? compute_static(prepared, runtime)
-                         : compute(prepared, graph::constant_nodes(model, prepared.types), runtime);
+  // ONNX Runtime itself does the same when it loads a model.
+  const auto count = config::target(config).is_ort_cpu
+                         ? compute(prepared, graph::constant_nodes(model, prepared.types), runtime)
+                         : compute_static(prepared, runtime);
   if (count > 0)
     prepared.notes.push_back(fmt::format("{} constant nodes were computed and replaced by their results", count));
   return count > 0;
@@ -195,11 +198,12 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (config::target(config).static_shapes) refuse_dynamic_inputs(model, config);
   const bool raises = config.float_type != FloatType::keep;
   if (raises) append(notes, graph::raise_floats(model, file_store(work_dir, "float"), config.keep_io_types));
+  const auto said = config.input_shapes.empty() ? model.graph.outputs : graph::take_output_shapes(model);
   {
     const auto scope = profiler.scope(profile::Step::float_model_validation);
     types = exec::probe_values(runtime, model);
   }
-  if (!config.input_shapes.empty()) graph::correct_output_shapes(model, types);
+  if (!config.input_shapes.empty()) graph::give_output_shapes(model, types, said);
   graph::name_idle_casts(model, types);
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)

@@ -67,7 +67,12 @@ def with_kept(n: Net, x: str, layer: int, rows: str, lengths: tuple[str, str], c
     v = n.add("Concat", f"past.{layer}.value", v, axis=2)
     outputs |= {k: FLOAT, v: FLOAT}
     k, v = repeated(n, k, 2, size, every), repeated(n, v, 2, size, every)
-    scores = n.add("Div", n.add("MatMul", q, n.add("Transpose", k, perm=[0, 1, 3, 2])), n.constant(size**0.5))
+    root = n.constant(size**0.5)
+    if layer == 1:  # GPT-2's, of a shape
+        root = n.add("Sqrt", n.add("Cast", number_of(n, q, 3), to=FLOAT))
+    scores = n.add("Div", n.add("MatMul", q, n.add("Transpose", k, perm=[0, 1, 3, 2])), root)
+    if layer == 1:
+        scores = n.add("Where", n.add("Less", rows, n.constant(-1)), n.constant(-1e4), scores)
     weights = n.add("Softmax", n.add("Add", scores, rows), axis=-1)
     y = n.add("Transpose", n.add("MatMul", weights, v), perm=[0, 2, 1, 3])
     return linear(n, n.add("Reshape", y, n.add("Concat", n.ints(1), new, n.ints(width), axis=0)), width, width)
