@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "graph/constants.h"
 #include "graph/index.h"
-#include "graph/segment.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -92,12 +91,14 @@ std::vector<onnx::ValueInfo> take_output_shapes(onnx::Model& model) {
 void give_output_shapes(onnx::Model& model, const ValueTypes& types, const std::vector<onnx::ValueInfo>& said) {
   for (std::size_t i = 0; i < said.size(); ++i) {
     auto& output = model.graph.outputs[i];
-    const auto inferred = static_shape(types, output.name);
-    const bool is_known = inferred && !inferred->empty();
     output = said[i];
-    if (!said[i].shape || !is_known || !contradicts(*inferred, said[i].shape)) continue;
-    std::vector<onnx::Dim> dims;
-    for (const auto d : *inferred) dims.push_back({d, ""});
+    const auto found = types.find(output.name);
+    if (!said[i].shape || found == types.end() || !found->second.shape) continue;
+    auto dims = *found->second.shape;
+    if (dims.size() != said[i].shape->size()) continue;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      if (!dims[d].is_static()) dims[d] = (*said[i].shape)[d];
+    }
     output = onnx::make_value_info(output.name, output.type, std::move(dims));
   }
 }

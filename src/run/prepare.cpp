@@ -203,7 +203,6 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
     const auto scope = profiler.scope(profile::Step::float_model_validation);
     types = exec::probe_values(runtime, model);
   }
-  if (!config.input_shapes.empty()) graph::give_output_shapes(model, types, said);
   graph::name_idle_casts(model, types);
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)
@@ -227,6 +226,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
 
   changed = changed || upgrade || !forms.empty();
   if (changed) types = exec::probe_values(runtime, model);
+  if (!config.input_shapes.empty()) graph::give_output_shapes(model, types, said);
   const bool fuses_for_runtime = config::preset(config).fuses_for_runtime;
   const bool gates = config::makes_gates(config);
   if (fuses_for_runtime) fuse_for_runtime(prepared, gates, file_store(work_dir, "folded"));
