@@ -122,6 +122,15 @@ def test_a_plan_without_a_budget_asks_the_device(place: Place, model: Path, data
     assert "--set device-memory-budget" in line
 
 
+def test_comparing_without_a_driver(place: Place, model: Path, data: Path, no_driver: None) -> None:
+    why = "no CUDA driver|CUDA driver does not start|sees no device"
+    line = place.refuses(DEVICE, why, "compare", model, model, "--calibration-data", data, "--device", "cuda:0")
+    assert "--device cpu" in line
+    compared = ("compare", model, model, "--calibration-data", data, "--json")
+    plain, named = support.detent(*compared), support.detent(*compared, "--device", "cpu")
+    assert plain.returncode == 0 and json.loads(plain.stdout) == json.loads(named.stdout)
+
+
 # From here on a device that is the host: the plugin with its kernels run by the CPU, and a driver that says it has two.
 
 
@@ -165,6 +174,17 @@ def test_stored_samples_come_by_the_way_asked_for(place: Place, model: Path, dat
     )
     assert support.sha256(place.out / "memory.onnx") == support.sha256(place.out / "disk.onnx")
     assert any("read spooled samples by pinned buffers" in note for note in from_disk["notes"]), from_disk["notes"]
+
+
+def test_what_a_runtime_without_the_devices_provider_runs(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    """Trials and branches run on the CPU, and a note says so; a comparison on the device, asked for as such, is refused."""
+    options = [*ADAROUND, "--device", "cuda:0", "--statistics", support.calibrate(model, place.out / "s.stats", data)]
+    notes = support.quantize(model, place.out / "q.onnx", data, *options, env=on_host)["notes"]
+    told = "ran on the CPU: this ONNX Runtime was built without CUDAExecutionProvider"
+    assert f"both branches of fine-tuning {told}" in notes, notes
+    files = [model, place.out / "q.onnx", "--calibration-data", data]
+    result = support.detent("compare", *files, "--device", "cuda:0", env=on_host)
+    assert result.returncode == DEVICE and "was built without CUDAExecutionProvider" in result.stderr, result.stderr
 
 
 def test_gpudirect_storage_that_cannot_be_is_refused_at_once(place: Place, model: Path, data: Path, on_host: dict) -> None:
