@@ -187,7 +187,6 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   graph::drop_unused_initializers(model);
   const auto pools = config::target(config).pooled_strides ? graph::pool_before_strided_points(model) : graph::Notes();
   append(notes, pools);
-
   const auto forms = config::target(config).htp_rewrites ? rewrite_for_htp(model, types, work_dir) : graph::Notes();
   append(notes, forms);
 
