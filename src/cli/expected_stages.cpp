@@ -27,11 +27,11 @@ std::vector<ExpectedStage> of_blocks(const QuantizeOptions& options) {
 // What is done with every file that is written, as a share of what calibration takes.
 void add_last(std::vector<ExpectedStage>& stages, const QuantizeOptions& options, double calibration) {
   const bool has_samples = options.calibration_data || options.samples != nullptr;
-  const bool lowers =
-      options.config.float_type == FloatType::float16 || options.config.float_type == FloatType::bfloat16;
+  const auto type = options.config.float_type;
+  const bool lowers = type == FloatType::float16 || type == FloatType::bfloat16;
   if (has_samples) stages.push_back({"proof", 0.4 * calibration});
-  if (has_samples && (lowers || options.report)) stages.push_back({"compare", 0.4 * calibration});
-  if (options.bench) stages.push_back({"latency", 0.4 * calibration});
+  if (has_samples && (lowers || options.report)) stages.push_back({"compare", 0.6 * calibration});
+  if (options.bench) stages.push_back({"latency", 0.2 * calibration});
 }
 
 }  // namespace
@@ -43,9 +43,9 @@ std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
     add_last(stages, options, 3);
     return stages;
   }
-  if (options.optimize_for != OptimizeFor::size) stages.push_back({"kernels", 0.2});
-  if (!options.statistics) stages.push_back({"calibrate", 1});
   const bool quantizes = config::preset(options.config).quantizes;
+  if (quantizes && options.optimize_for != OptimizeFor::size) stages.push_back({"kernels", 0.2});
+  if (!options.statistics) stages.push_back({"calibrate", 1});
   if (quantizes && options.accuracy.sensitivity != SensitivityMode::off) {
     const std::vector<ExpectedStage> measured{{"accuracy: recurrent layers", 0.3}, {"accuracy: gates", 0.6},
                                               {"accuracy: as rounded", 0.5},       {"accuracy: equalization", 1.8, 4},

@@ -45,26 +45,38 @@ std::uint64_t window(const onnx::Node& node) {
   return kernel == nullptr ? 1 : elements(kernel->as_ints());
 }
 
+// The weight of an operator on integers stands behind the scale and zero point of what it is multiplied with.
+std::size_t weight_input(const onnx::Node& node) {
+  constexpr std::size_t kBehindZeroPoint = 3;
+  const bool has_scales = node.op_type().starts_with("QLinear") || node.op_type() == "QGemm";
+  return has_scales ? kBehindZeroPoint : 1;
+}
+
 // Multiply-accumulates; nullopt for other operators and unknown shapes.
 std::optional<std::uint64_t> macs_of(const onnx::Node& node, const Shapes& shapes) {
   const auto& in = node.inputs();
+  const auto weight = weight_input(node);
   const auto x = in.empty() ? std::nullopt : shapes.of(in[0]);
-  const auto w = in.size() < 2 ? std::nullopt : shapes.of(in[1]);
+  const auto w = in.size() <= weight ? std::nullopt : shapes.of(in[weight]);
   if (!x || !w) return std::nullopt;
-  if (!is_product(node) && in.size() > 2 && x->size() == 3) {  // a recurrent layer, with weights for its state as well
+  const bool is_recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
+  if (is_recurrent && in.size() > 2 && x->size() == 3) {  // a recurrent layer, with weights for its state as well
     const auto r = shapes.of(in[2]);
     if (r) return static_cast<std::uint64_t>((*x)[0] * (*x)[1]) * (elements(*w) + elements(*r));
   }
   const auto y = shapes.of(node.outputs().front());
   if (!y) return std::nullopt;
   // A weight serves one channel of outputs (Conv) or of inputs (ConvTranspose) with an equal share of its elements.
-  if (node.is("Conv") && !w->empty() && w->front() > 0)
+  const auto is = [&](const char* in_float, const char* on_integers) {
+    return node.is(in_float) || node.op_type() == on_integers;
+  };
+  if (is("Conv", "QLinearConv") && !w->empty() && w->front() > 0)
     return elements(*y) * (elements(*w) / static_cast<std::uint64_t>(w->front()));
   if (node.is("ConvTranspose") && !w->empty() && w->front() > 0)
     return elements(*x) * (elements(*w) / static_cast<std::uint64_t>(w->front()));
-  if (node.is("Gemm") && x->size() == 2)
+  if (is("Gemm", "QGemm") && x->size() == 2)
     return elements(*y) * static_cast<std::uint64_t>(node.int_or("transA", 0) != 0 ? x->front() : x->back());
-  if (node.is("MatMul") && !x->empty()) return elements(*y) * static_cast<std::uint64_t>(x->back());
+  if (is("MatMul", "QLinearMatMul") && !x->empty()) return elements(*y) * static_cast<std::uint64_t>(x->back());
   return std::nullopt;
 }
 

@@ -234,6 +234,13 @@ class Check {
   // Of an operator that no row names, ONNX Runtime's and OpenVINO's CPU kernels compute in float.
   void judge_unknown(const onnx::Node& node, const Signature& forms, CheckedNode& checked) const {
     const bool on_this_cpu = target_.is_ort_cpu || target_.name == "openvino";
+    const auto read =
+        node.inputs().empty() ? onnx::DataType::undefined : graph::type_of(model_, types_, node.inputs().front());
+    if (on_this_cpu && (read == onnx::DataType::int8 || read == onnx::DataType::uint8)) {
+      checked.precision = "int8";
+      checked.rule = "it is an operator on integers";
+      return;
+    }
     checked.precision = "float32";
     checked.on_cpu = !on_this_cpu;
     if (checked.on_cpu || is_quantized(forms)) checked.verdict = Verdict::falls_back;

@@ -313,6 +313,12 @@ void note(Comparison& comparison, const std::vector<std::string>& lines) {
   comparison.notes.insert(comparison.notes.end(), lines.begin(), lines.end());
 }
 
+// Samples that there will be, as far as that is known.
+std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options) {
+  const std::uint64_t count = source.file_count();
+  return options.max_samples == 0 ? count : std::min<std::uint64_t>(count, options.max_samples);
+}
+
 Comparison compare_within_time(const CompareOptions& options) {
   const exec::Runtime runtime(options.runtime, options.sample_time_limit);
   std::optional<TempDir> place;
@@ -356,7 +362,7 @@ Comparison compare_within_time(const CompareOptions& options) {
     }
     ++comparison.samples;
     comparison.sample_names.push_back(sample->origin);
-    if (options.progress) options.progress("compare", comparison.samples, source->file_count());
+    if (options.progress) options.progress("compare", comparison.samples, most_of(*source, options));
   }
   if (comparison.samples == 0) throw bad_input("there are no samples to compare with");
 

@@ -173,6 +173,31 @@ TEST(Progress, TheShareOfTheRunNeverFalls) {
   EXPECT_DOUBLE_EQ(after("finetune", 1, 1), 1.0);
 }
 
+TEST(Progress, FormsHaveTheStagesThatTheyGoThrough) {
+  const auto names = [](const QuantizeOptions& options) {
+    std::vector<std::string> found;
+    for (const auto& stage : expected_stages(options)) found.push_back(stage.name);
+    return found;
+  };
+  QuantizeOptions options;
+  options.calibration_data = "samples";
+  const auto integers = names(options);
+  EXPECT_NE(std::find(integers.begin(), integers.end(), "accuracy: each value"), integers.end());
+  EXPECT_EQ(integers[integers.size() - 2], "proof");
+  EXPECT_EQ(integers.back(), "latency");
+  options.config.preset = "none";
+  options.config.float_type = FloatType::float16;
+  EXPECT_EQ(names(options), (std::vector<std::string>{"calibrate", "proof", "compare", "latency"}));
+  options.bench = false;
+  options.report = "report.html";
+  options.config.float_type = FloatType::keep;
+  EXPECT_EQ(names(options), (std::vector<std::string>{"calibrate", "proof", "compare"}));
+  options.weights_only.enabled = true;
+  options.report.reset();
+  options.calibration_data.reset();
+  EXPECT_EQ(names(options), (std::vector<std::string>{"weights (MiB)"}));
+}
+
 TEST(Progress, StagesThatARunLeavesOutCountForNothing) {
   Overall overall({{"calibrate", 1}, {"accuracy", 6}, {"finetune", 1}});
   overall.update("calibrate", 1, 1);

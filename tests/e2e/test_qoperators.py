@@ -5,6 +5,7 @@ import collections
 import graphs
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import support
 from failures import USAGE, check
@@ -128,3 +129,35 @@ def test_a_product_without_bias_and_a_scaled_one(tmp_path: Path) -> None:
     assert kinds(operators)["QGemm"] == 1
     assert kinds(operators)["Gemm"] == 1, "a QGemm's bias would have another scale"
     assert steps_apart(pairs, operators, samples) < 0.01
+
+
+@pytest.mark.parametrize("form", ["pairs", "operators"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_share_that_is_told_is_what_the_runtime_computes_on_integers(tmp_path: Path, tied: bool, form: str) -> None:
+    """Rows of a table of int8 in front of a product whose results are uint8: the runtime turns pairs, but no operators."""
+    rng, table, width = np.random.default_rng(5), 64, 48
+    shapes = {"first": (width, width), "second": (width, 64), "third": (64, width)}
+    constants = {name: rng.standard_normal(shape).astype(np.float32) / 8 for name, shape in shapes.items()}
+    constants["table"] = rng.standard_normal((table, width)).astype(np.float32)
+    constants["head"] = constants["table"] if tied else rng.standard_normal((table, width)).astype(np.float32)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["x"], "look_up")]
+    value = "x"
+    for name in shapes:
+        nodes.append(helper.make_node("MatMul", [value, name], [f"{name}.y"], name))
+        value = f"{name}.y"
+    nodes.append(helper.make_node("Transpose", ["table" if tied else "head"], ["turned"], perm=[1, 0]))
+    nodes.append(helper.make_node("MatMul", [value, "turned"], ["y"], "last"))
+    tensors = [numpy_helper.from_array(v, k) for k, v in constants.items() if k != "head" or not tied]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 9])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 9, table])
+    graph = helper.make_graph(nodes, "g", [ids], [y], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"ids": rng.integers(0, table, (1, 9))} for _ in range(8)])
+    options = ["--preset", "balanced", "--optimize-for", "size", *(FORM if form == "operators" else [])]
+    told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
+    work = {**{name: 9 * a * b for name, (a, b) in shapes.items()}, "last": 9 * table * width}
+    in_float = sum(work[n.name] for n in onnx.load(tmp_path / "fused.onnx").graph.node if n.op_type == "MatMul")
+    assert told["accuracy"]["integer_macs"] == pytest.approx(1 - in_float / sum(work.values()), abs=1e-3)

@@ -267,10 +267,13 @@ void emit_integers(Run& run) {
   tune_weights(run);
   tell_accuracy(run);
   auto& draft = run.integers->draft;
-  if (!run.recipe.lowers_rest) count_integers(run, draft.emitted->model);
+  // Operators on integers are counted as they are.
+  const bool counts_first = run.options.config.quant_format == QuantFormat::qdq;
+  if (!run.recipe.lowers_rest && counts_first) count_integers(run, draft.emitted->model);
   const bool equalized = run.result.accuracy && !run.result.accuracy->equalized.empty();
   run::write_applied({equalized, !run.result.layers.empty()}, draft.emitted->model);
   run.note(run::finish_integers(draft.prepared, run.options, draft.emitted->model));
+  if (!run.recipe.lowers_rest && !counts_first) count_integers(run, draft.emitted->model);
   const auto on_integers = recurrent_layers(run);
   run.result.nodes_quantized += on_integers;
   const auto all = quantization::recurrent_layers(draft.prepared.model, run.options.config).size();
