@@ -174,7 +174,9 @@ void write_folder(const fs::path& root, bool two, bool with_link) {
   put("elsewhere/secret", as_byte_span("PRIVATE"));
   if (with_link) fs::create_symlink(secret, root / "README.md");
   const fs::path target = fresh_folder("written") / "result";
+  constexpr std::string_view kEmptyGraph("\x08\x08\x3a\x00\x42\x02\x10\x11", 8);
   try_to([&] {
+    std::ofstream(run::model_file(root), std::ios::binary) << kEmptyGraph;
     QuantizeOptions options;
     options.model = root;
     options.output = target;
@@ -182,7 +184,6 @@ void write_folder(const fs::path& root, bool two, bool with_link) {
     if (two) variants = {{"fp16", "_fp16"}, {"q4", "_q4"}};
     run::FolderResult result(options, variants);
     require(!with_link, "a link that leads outside is refused");
-    constexpr std::string_view kEmptyGraph("\x08\x08\x3a\x00", 4);
     for (std::size_t v = 0; v < variants.size(); ++v)
       std::ofstream(result.options(v).output, std::ios::binary) << kEmptyGraph;
     std::vector<std::string> notes;
