@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/printable.h"
 
 namespace detent {
@@ -21,11 +24,23 @@ bool climbs(const fs::path& name) {
   return std::any_of(name.begin(), name.end(), [](const fs::path& part) { return part == ".."; });
 }
 
+// A disk that fails is no fault of the file.
+void require_answer(const std::error_code& failed, const fs::path& path, const std::string& role) {
+  if (failed && is_of_machine(failed.value()))
+    throw failed_call(failed.value(), fmt::format("cannot look at {} '{}'", role, printable(path.string())),
+                      ErrorKind::bad_input);
+}
+
 void check_opened(const MappedFile& file, const fs::path& judged, const std::string& role) {
   std::error_code failed;
   const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
+  require_answer(failed, judged, role);
   struct stat info {};
-  if (failed || opened != judged || ::fstat(file.descriptor(), &info) != 0) {
+  if (::fstat(file.descriptor(), &info) != 0) {
+    failed.assign(errno, std::generic_category());
+    require_answer(failed, judged, role);
+  }
+  if (failed || opened != judged) {
     throw bad_input(fmt::format("{} '{}' was replaced while it was opened", role, printable(judged.string())),
                     "run again when nothing else changes the model's directory");
   }
@@ -46,16 +61,20 @@ std::shared_ptr<const MappedFile> Boundary::open(const fs::path& name, const std
   const fs::path directory = directory_.empty() ? fs::path(".") : directory_;
   std::error_code status;
   const fs::path resolved = fs::canonical(directory / name, status);
+  require_answer(status, directory / name, role);
   if (status)
     throw bad_input(
         fmt::format("{} '{}' cannot be opened: {}", role, printable((directory / name).string()), status.message()),
         "keep the file beside the model");
   const fs::path home = fs::canonical(directory, status);
   const fs::path model_home = status ? fs::path() : fs::canonical(model_, status).parent_path();
+  require_answer(status, directory, role);
   if (status || (!is_inside(resolved, home) && !is_inside(resolved, model_home)))
     throw bad_input(fmt::format("{} '{}' leads outside the model's directory", role, told),
                     "keep the file itself beside the model, or remove the link");
-  if (const auto kind = fs::status(resolved, status).type(); kind != fs::file_type::regular)
+  const auto kind = fs::status(resolved, status).type();
+  require_answer(status, resolved, role);
+  if (kind != fs::file_type::regular)
     throw bad_input(fmt::format("{} '{}' is {}", role, printable(resolved.string()),
                                 kind == fs::file_type::directory ? "a directory" : "not a regular file"));
   auto file = MappedFile::open(resolved, role);

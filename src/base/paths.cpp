@@ -19,6 +19,13 @@ void check(const std::error_code& failed, const char* what, const fs::path& path
     throw failed_call(failed.value(), fmt::format("cannot {} '{}'", what, path.string()), ErrorKind::bad_input);
 }
 
+fs::file_type kind_of(const fs::path& path) {
+  std::error_code failed;
+  const auto kind = fs::status(path, failed).type();
+  if (failed && is_of_machine(failed.value())) check(failed, "look at", path);
+  return kind;
+}
+
 }  // namespace
 
 bool exists(const fs::path& path) {
@@ -28,6 +35,9 @@ bool exists(const fs::path& path) {
   check(failed, "look at", path);
   return true;
 }
+
+bool is_folder(const fs::path& path) { return kind_of(path) == fs::file_type::directory; }
+bool is_file(const fs::path& path) { return kind_of(path) == fs::file_type::regular; }
 
 std::uint64_t size_of(const fs::path& file) {
   std::error_code failed;

@@ -12,6 +12,11 @@ namespace paths {
 
 /// Whether something is there; of a link, where it leads to.
 bool exists(const std::filesystem::path& path);
+/// Whether there is a directory; links are followed. False also where it cannot be told for want of rights: opening it
+/// tells more. Throws resource where the machine is at fault, since a folder must not be taken for a file then.
+bool is_folder(const std::filesystem::path& path);
+/// The same of a regular file.
+bool is_file(const std::filesystem::path& path);
 /// The size of a regular file.
 std::uint64_t size_of(const std::filesystem::path& file);
 std::filesystem::file_time_type changed_at(const std::filesystem::path& file);

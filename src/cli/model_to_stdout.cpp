@@ -24,8 +24,7 @@ void check(const QuantizeOptions& options) {
   if (options.external_data_threshold)
     throw usage_error("-o -: with --set external-data-threshold there would be two files to write", kGiveFile);
   if (!options.family.empty()) throw usage_error("-o -: --family writes a folder", "give the name of a new one");
-  std::error_code failed;
-  if (std::filesystem::is_directory(options.model, failed))
+  if (paths::is_folder(options.model))
     throw usage_error("-o -: the result of a folder is a folder", "give the name of a new one");
 }
 

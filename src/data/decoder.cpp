@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "data/buffer.h"
 #include "data/layout.h"
 #include "data/npz.h"
@@ -37,9 +38,8 @@ std::vector<std::string> keys_of(const fs::path& npz) {
 
 // The names of the arrays in the data, as far as the layout tells. Nullopt where it names none.
 std::optional<std::vector<std::string>> names_in(const fs::path& path) {
-  std::error_code failed;
-  if (!fs::is_directory(path, failed)) {
-    if (path.extension() == ".npz" && fs::exists(path, failed)) return keys_of(path);
+  if (!paths::is_folder(path)) {
+    if (path.extension() == ".npz" && paths::exists(path)) return keys_of(path);
     if (path.extension() == ".npy") return std::vector<std::string>{std::string(kTokenIds)};
     return std::nullopt;
   }

@@ -1,13 +1,11 @@
 // quantize(): from the options as they were given to the recipes that they stand for.
 #include "detent/quantize.h"
 
-#include <fmt/format.h>
-
 #include <optional>
 
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/file.h"
+#include "base/paths.h"
 #include "config/derived.h"
 #include "config/validate.h"
 #include "data/replay.h"
@@ -67,12 +65,7 @@ QuantizeResult quantize_as_given(const QuantizeOptions& given) {
   run::name_target(options);
   if (!options.family.empty())
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_family(limited); });
-  std::error_code failed;
-  if (std::filesystem::is_directory(options.model, failed)) return quantize_folder(options);
-  if (is_of_machine(failed.value()))
-    throw failed_call(failed.value(), fmt::format("cannot open model '{}'", options.model.string()),
-                      ErrorKind::bad_input);
-  return quantize_file(options);
+  return paths::is_folder(options.model) ? quantize_folder(options) : quantize_file(options);
 }
 
 }  // namespace

@@ -27,19 +27,14 @@ constexpr auto kTransformersConfig = "config.json";
 // What transformers.js appends to a model's name for each of its dtypes, and optimum for some (src/utils/dtypes.js).
 const std::set<std::string> kVariants{"_fp16", "_int8", "_uint8", "_q4", "_q4f16", "_q8", "_bnb4", "_quantized"};
 
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;  // opening the model tells more
-  return fs::is_directory(path, ignored);
-}
-
 // Regular files, relative to the root, in order. Hidden ones are a download tool's or an editor's.
 std::vector<fs::path> files_of(const fs::path& root) {
   std::vector<fs::path> files;
-  std::error_code failed, ignored;
+  std::error_code failed;
   for (fs::recursive_directory_iterator entry(root, failed), end; !failed && entry != end; entry.increment(failed)) {
     if (entry->path().filename().string().starts_with(".")) {
       entry.disable_recursion_pending();
-    } else if (entry->is_regular_file(ignored)) {
+    } else if (paths::is_file(entry->path())) {
       files.push_back(entry->path().lexically_relative(root));
     }
   }
@@ -117,7 +112,7 @@ fs::path checked_output(const QuantizeOptions& options) {
   if (options.output.extension() == ".onnx")
     throw usage_error(fmt::format("'{}' is a folder, so --output is one too", options.model.string()),
                       "give the name of a folder, or the model's file itself");
-  if (!is_folder(options.model)) return options.output;
+  if (!paths::is_folder(options.model)) return options.output;
   if (is_inside(options.output, options.model))
     throw usage_error(fmt::format("output folder '{}' would lie inside the model's folder", options.output.string()),
                       "choose another --output");
@@ -126,7 +121,7 @@ fs::path checked_output(const QuantizeOptions& options) {
 
 // A file's folder is not looked at.
 ModelFolder folder_of(const fs::path& model) {
-  if (is_folder(model)) return read_model_folder(model);
+  if (paths::is_folder(model)) return read_model_folder(model);
   return {.root = model.parent_path(), .model = model.filename(), .others = {}, .variants = {}};
 }
 
@@ -150,16 +145,18 @@ ModelFolder read_model_folder(const fs::path& root) {
   return folder;
 }
 
-fs::path model_file(const fs::path& given) { return is_folder(given) ? given / read_model_folder(given).model : given; }
+fs::path model_file(const fs::path& given) {
+  return paths::is_folder(given) ? given / read_model_folder(given).model : given;
+}
 
 FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> variants)
     : folder_(folder_of(options.model)),
       variants_(std::move(variants)),
-      is_genai_(is_folder(options.model) && paths::exists(folder_.root / kGenaiConfig)),
+      is_genai_(paths::is_folder(options.model) && paths::exists(folder_.root / kGenaiConfig)),
       target_(checked_output(options)),
       output_(target_),
       options_(options) {
-  const bool of_folder = is_folder(options.model);
+  const bool of_folder = paths::is_folder(options.model);
   if (of_folder && folder_.model.parent_path() == "onnx" && options.kv_cache.type != KvCacheType::keep)
     throw usage_error("transformers.js has caches of float32 and float16 alone, and --kv-cache writes another",
                       "leave it out, or give the model's file");

@@ -1,6 +1,8 @@
 // What an interrupted run left in its directory, and files of settings beside models: any of them may be damaged, or
 // not what this run wrote.
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/fingerprint.h"
 #include "base/json.h"
@@ -166,6 +168,30 @@ void read_kernels(Parts parts) {
   });
 }
 
+/// What goes with a model is copied, but nothing from elsewhere.
+void write_folder(const fs::path& root, bool two, bool with_link) {
+  const auto secret = fresh_folder("elsewhere") / "secret";
+  put("elsewhere/secret", as_byte_span("PRIVATE"));
+  if (with_link) fs::create_symlink(secret, root / "README.md");
+  const fs::path target = fresh_folder("written") / "result";
+  constexpr std::string_view kEmptyGraph("\x08\x08\x3a\x00\x42\x02\x10\x11", 8);
+  try_to([&] {
+    std::ofstream(run::model_file(root), std::ios::binary) << kEmptyGraph;
+    QuantizeOptions options;
+    options.model = root;
+    options.output = target;
+    std::vector<run::Variant> variants{{}};
+    if (two) variants = {{"fp16", "_fp16"}, {"q4", "_q4"}};
+    run::FolderResult result(options, variants);
+    require(!with_link, "a link that leads outside is refused");
+    for (std::size_t v = 0; v < variants.size(); ++v)
+      std::ofstream(result.options(v).output, std::ios::binary) << kEmptyGraph;
+    std::vector<std::string> notes;
+    result.finish(notes);
+  });
+  if (with_link) require(!fs::exists(target), "nothing is left of what was refused");
+}
+
 // Bits of `form`: no usual model; one of another name; two of them; what a download leaves; two models are written.
 void read_folder(Parts parts) {
   constexpr unsigned kIsTransformers = 1, kUnusual = 2, kOne = 4, kSecond = 8, kMore = 16, kTwoWritten = 32;
@@ -195,6 +221,7 @@ void read_folder(Parts parts) {
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
   });
+  write_folder(root, is(kTwoWritten), is(kMore));
 }
 
 void run_state(Bytes input) {
