@@ -21,8 +21,9 @@ const Option kRows[] = {
      .commands = kQuantize | kSearch,
      .affects = Affects::nothing,
      .group = kSpeed,
-     .help = "time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for the "
-             "format of each product, as search does",
+     .help =
+         "time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for the "
+         "format of each product, as search does",
      .label = "TIME",
      .fallback = "none",
      .form = Form::duration,

@@ -319,8 +319,12 @@ std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& op
   return options.max_samples == 0 ? count : std::min<std::uint64_t>(count, options.max_samples);
 }
 
-Comparison compare_within_time(const CompareOptions& options) {
-  const exec::Runtime runtime(options.runtime, options.sample_time_limit);
+struct Sides {
+  std::optional<TempDir> place;  // of what is rewritten to round floats
+  Side original, quantized;
+};
+
+Sides read_sides(const CompareOptions& options, const exec::Runtime& runtime) {
   std::optional<TempDir> place;
   if (options.round_floats) place.emplace();
   const auto directory_for = [&](const char* name) {
@@ -330,8 +334,16 @@ Comparison compare_within_time(const CompareOptions& options) {
   };
   const graph::UnfoldLimits limits{options.limits.memory_budget, options.stop};
   const auto ports_of = exec::guarded_ports(runtime, {.stop = options.stop});
-  Side original = read_side(options.float_model, ports_of, directory_for("float"), limits);
-  Side quantized = read_side(options.quantized_model, ports_of, directory_for("quantized"), limits);
+  auto original = read_side(options.float_model, ports_of, directory_for("float"), limits);
+  auto quantized = read_side(options.quantized_model, ports_of, directory_for("quantized"), limits);
+  return {std::move(place), std::move(original), std::move(quantized)};
+}
+
+Comparison compare_within_time(const CompareOptions& options) {
+  const exec::Runtime runtime(options.runtime, options.sample_time_limit);
+  auto sides = read_sides(options, runtime);
+  Side& original = sides.original;
+  Side& quantized = sides.quantized;
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");

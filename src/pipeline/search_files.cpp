@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/json.h"
-#include "onnx/own_data.h"
+#include "onnx/model.h"
 #include "onnx/write.h"
 #include "profile/html_report.h"
 #include "profile/report.h"
@@ -44,8 +44,10 @@ std::string file_name(std::string why) {
 
 // With tensors in a file beside it the model is written anew, since it names that file.
 void copy_model(const fs::path& from, const fs::path& to) {
-  if (!onnx::own_data_files(from).empty()) {
-    onnx::write_model(onnx::read_model(from), to, {});
+  auto model = onnx::read_model(from);
+  const auto& tensors = model.graph.initializers;
+  if (std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.is_external; })) {
+    onnx::write_model(model, to, {});
     return;
   }
   std::error_code failed;

@@ -163,6 +163,20 @@ void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) 
                     fmt::format("give its shape, as in --shape {}:{}", input.name, example));
 }
 
+// What no type has to be known for.
+void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
+                  std::vector<std::string>& notes) {
+  if (!config.target_reason.empty()) notes.push_back(config.target_reason);
+  graph::unfold(model, limits);
+  note_carried_parts(model, notes);
+  append(notes, graph::lift_constants(model));
+  append(notes, graph::drop_initializer_inputs(model));
+  graph::sort_topologically(model);
+  refuse_training(model);
+  if (!config.input_shapes.empty()) append(notes, graph::fix_input_shapes(model, config.input_shapes));
+  if (config::target(config).static_shapes) refuse_dynamic_inputs(model, config);
+}
+
 }  // namespace
 
 // Files are as cheap to hold as the model's own weights: mapped, not resident.
@@ -187,15 +201,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto& model = prepared.model;
   auto& types = prepared.types;
   auto& notes = prepared.notes;
-  if (!config.target_reason.empty()) notes.push_back(config.target_reason);
-  graph::unfold(model, limits);
-  note_carried_parts(model, notes);
-  append(notes, graph::lift_constants(model));
-  append(notes, graph::drop_initializer_inputs(model));
-  graph::sort_topologically(model);
-  refuse_training(model);
-  if (!config.input_shapes.empty()) append(notes, graph::fix_input_shapes(model, config.input_shapes));
-  if (config::target(config).static_shapes) refuse_dynamic_inputs(model, config);
+  put_in_order(model, config, limits, notes);
   const bool raises = config.float_type != FloatType::keep;
   if (raises) append(notes, graph::raise_floats(model, file_store(work_dir, "float"), config.keep_io_types));
   const auto said = config.input_shapes.empty() ? model.graph.outputs : graph::take_output_shapes(model);
