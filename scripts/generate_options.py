@@ -221,7 +221,7 @@ def markdown(options: list[Option], presets: list[dict[str, str]], conflicts: li
         "",
         "All options, written by `scripts/generate_options.py` from the schema in `src/config/`. In a YAML file (`--config`) an",
         "option is spelled as here without the dashes. In Python, `detent.Config` has the field in the third column. Options",
-        "that few people need have no name of their own on the command line: give them by `--set NAME=VALUE`.",
+        "that few people need are in no help: give them by `--set NAME=VALUE`.",
         "",
         "The same is in the man pages, `detent-quantize(1)` and so on. Completions for bash, zsh and fish are beside them in",
         "`share/`, and `detent completions bash` prints them.",

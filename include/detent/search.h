@@ -29,6 +29,7 @@ struct SearchOptions {
   /// accurate model that lie within 20 dB of the float one are chosen.
   std::optional<double> max_latency;      // seconds of one sample, as measured here
   std::optional<std::uint64_t> max_size;  // bytes, with the data file
+  bool may_be_float = true;               // whether the float model may be the one that meets them
   /// Target, metric, command and score, as for quantize(); they judge whole models.
   AccuracyConfig accuracy;
   /// Formats that products may have; empty: fp32, int8, a16w8, int8-dynamic, q8, q4 and q2.

@@ -276,7 +276,7 @@ def compare(
         run.give_model("float_model", float_model)
         run.give_model("quantized_model", quantized_model)
         run.give(max_samples=max_samples, batch_size=batch_size, threads=threads, outputs_only=outputs_only)
-        run.give(round_floats=round_floats, device=device)
+        run.give(round_floats=round_floats, device={"cuda": list(_core.parse_devices(device))})
         return Comparison.of(run.call(_core.compare, data, progress))
 
 

@@ -217,8 +217,9 @@ class WeightsOnly(Options):
         method: nearest: from the extremes of each block; search: scales with the least error, weighted by the samples'
             inputs; awq: the same with inputs scaled, with samples; gptq: integers that make up for each other's errors,
             with samples; auto: the best that is there (default: auto)
-        max_size: bits of each weight (2, 4, 8 or float) are chosen so that the written model with its data takes at most so
-            much and its results change least; with samples, sensitivity is measured with --bits (default: --bits for all)
+        max_size: bytes that the model may have with its data, as in 12MiB. With --weights-only: bits of each weight (2, 4,
+            8 or float) are chosen so that the results change least; with samples, sensitivity is measured with --bits.
+            Without: the format of each product is searched, as for --max-latency (default: none)
         sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
             with samples, and --set weights-method=gptq or auto (default: none)
         rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
@@ -394,6 +395,8 @@ class Config(Options):
         kv_cache: a decoder keeps keys and values in fewer bits, by class or as in "int8"
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
+        max_latency: time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for
+            the format of each product, as search does (default: none)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
             default a file of this machine in the user's cache
         finetune: fine-tuning of weights, by class or by name
@@ -420,9 +423,9 @@ class Config(Options):
     activation_type: (
         Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None
     ) = None
-    weight_type: (
-        Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None
-    ) = None
+    weight_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None = (
+        None
+    )
     activation_symmetric: bool | None = None
     weight_symmetric: bool | None = None
     per_channel: bool | None = None
@@ -455,6 +458,7 @@ class Config(Options):
     weights_only: _config.WeightsOnly | bool | None = None
     kv_cache: _config.KvCache | str | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
+    max_latency: float | None = None
     kernel_table: Path | None = None
     finetune: _config.Finetune | _config.RoundingName | None = None
     threads: int | None = None

@@ -74,7 +74,7 @@ std::string as_word(const Given& given) {
 
 Declared::Declared(CLI::App& app, config::Command command) : app_(app), command_(command) {
   for (const auto& option : config::options()) {
-    if ((option.commands & command) != 0 && !option.detail) declare(option);
+    if ((option.commands & command) != 0) declare(option);
   }
   auto* quiet = app.get_option_no_throw("--quiet");
   auto* verbose = app.get_option_no_throw("--verbose");
@@ -83,7 +83,8 @@ Declared::Declared(CLI::App& app, config::Command command) : app_(app), command_
 
 void Declared::declare(const config::Option& option) {
   const Member member = config::any_member(option);
-  const std::string group(option.group);
+  // What few people need is in no help, and may be given by --set as well: lines of before keep their meaning.
+  const std::string group(option.detail ? "" : option.group);
   const std::string value = config::default_of(option);
   if (config::is_flag(member)) {
     const bool toggles = !option.off.empty() && option.fallback.empty();

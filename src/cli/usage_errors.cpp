@@ -34,14 +34,9 @@ Error no_such_word(const std::string& command, const std::string& word) {
   if (!word.starts_with('-')) return usage_error(fmt::format("unexpected word '{}'", word), hint);
   const std::string typed = word.substr(0, word.find('='));
   const std::string name = typed.substr(std::min(typed.find_first_not_of('-'), typed.size()));
-  if (const auto* row = config::find(name, config::command_of(command))) {
-    if (!row->detail)
-      return usage_error(fmt::format("there is no option '{}' before the command", typed),
-                         fmt::format("options follow the command: detent {} {}", command, typed));
-    const auto value = row->label.empty() ? "" : fmt::format("={}", row->label);
-    return usage_error(fmt::format("there is no {} on the command line", typed),
-                       fmt::format("give {}{}", row->spelled(name), value));
-  }
+  if (config::find(name, config::command_of(command)) != nullptr)
+    return usage_error(fmt::format("there is no option '{}' before the command", typed),
+                       fmt::format("options follow the command: detent {} {}", command, typed));
   if (auto of_others = option_of_others(command, name)) return *of_others;
   const auto meant = did_you_mean(name, config::names(config::command_of(command)), "--");
   return usage_error(fmt::format("detent {} has no option '{}'", command, typed), meant.empty() ? hint : meant);

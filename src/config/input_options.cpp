@@ -166,8 +166,8 @@ const Option kRows[] = {
      .commands = kCalibrating | kCompare | kInspect | kBench | kCheck | kVerify | kSearch,
      .affects = Affects::nothing,
      .group = "Files",
-     .help = "an option that has no name of its own on the command line, as in --set damping=0.1; docs/options.md "
-             "lists all; may be given several times",
+     .help = "an option that help does not show, as in --set damping=0.1; docs/options.md lists all; may be given "
+             "several times",
      .label = "NAME=VALUE"},
     {.name = "save-config",
      .at = DETENT_AT(save_config),

@@ -154,7 +154,7 @@ struct Option {
   /// The texts that it may be, each with what it means, where they are not the words of an enumeration.
   std::vector<std::pair<std::string, std::string>> (*texts)() = nullptr;
   unsigned usual = 0;   // commands whose --help shows it; --help-all shows all
-  bool detail = false;  // on the command line it is `--set NAME=VALUE`
+  bool detail = false;  // no help shows it, and documents give it as `--set NAME=VALUE`
 
   /// As a user types it, by its name or the opposite one: "--method", "--set damping", "MODEL".
   std::string spelled(std::string_view by) const;

@@ -97,14 +97,15 @@ unsigned results_of(const QuantizeOptions& options) {
   return all;
 }
 
-// Its name as it was given, and whether that asks for nothing: --no-bench does, or a switch that is off in a file;
-// other opposites ask for something else.
-std::pair<std::string, bool> as_given(const Option& option, const QuantizeOptions& options) {
+bool is_off(const Option& option, const QuantizeOptions& options) {
   const auto member = read_only(option, options);
   const auto* value = member ? std::get_if<bool*>(&*member) : nullptr;
-  const bool is_off = value != nullptr && !**value;
-  const auto name = is_off && !option.off.empty() ? option.off : option.name;
-  return {option.spelled(name), is_off && (option.off.empty() || option.at.path == "bench")};
+  return value != nullptr && !**value;
+}
+
+// --no-bench does, or a switch that is off in a file; other opposites ask for something else.
+bool asks_for_nothing(const Option& option, const QuantizeOptions& options) {
+  return is_off(option, options) && (option.off.empty() || option.at.path == "bench");
 }
 
 Error without_meaning(const std::string& name, const Option& option, Result result) {
@@ -157,8 +158,8 @@ void check_given(const QuantizeOptions& options, const std::vector<std::string_v
     if (!has(given, option.at.path)) continue;
     if (std::find(said.begin(), said.end(), option.at.path) != said.end()) throw refused_beside_family(option);
     if ((option.results & results) != 0) continue;
-    const auto [name, is_nothing] = as_given(option, options);
-    if (is_nothing) continue;
+    if (asks_for_nothing(option, options)) continue;
+    const auto name = name_as_given(option, options);
     if (!options.family.empty()) throw usage_error(name + " means nothing to any member of --family", "leave it out");
     throw without_meaning(name, option, result_of(options));
   }
@@ -239,6 +240,10 @@ void resolve(CalibrateOptions& options, const std::vector<std::string_view>& use
   base.config = preset(options.config).format;
   base.config.target = options.config.target;
   take(base, options, given);
+}
+
+std::string name_as_given(const Option& option, const QuantizeOptions& options) {
+  return option.spelled(is_off(option, options) && !option.off.empty() ? option.off : option.name);
 }
 
 }  // namespace detent::config

@@ -14,6 +14,8 @@
 
 namespace detent::config {
 
+struct Option;
+
 struct Preset {
   std::string_view name;
   std::string_view help;
@@ -54,5 +56,8 @@ inline const Preset& preset(const QuantConfig& config) { return preset(config.pr
 /// that is given and has no meaning for what the run makes (Option::results), or that contradicts the target.
 void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
 void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
+
+/// The option as it was given: by the opposite name where it is a switch that is off.
+std::string name_as_given(const Option& option, const QuantizeOptions& options);
 
 }  // namespace detent::config

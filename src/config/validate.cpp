@@ -114,13 +114,13 @@ void check_searched(const QuantizeOptions& options) {
     const auto given = read_only(option, options);
     return given && text_of(*given, option.form) != text_of(*read_only(option, none), option.form);
   };
-  for (const bool detail : {false, true}) {  // those that follow from others come last
-    for (const auto& option : config::options()) {
-      if (option.detail != detail || !is_searched(option)) continue;
-      throw usage_error(fmt::format("{} does not go with {}, which searches for the best format of each node",
-                                    option.spelled(), limit),
-                        "leave out one of them");
-    }
+  for (const auto& option : config::options()) {
+    if (!is_searched(option)) continue;
+    // Without having been given they follow from the method.
+    const auto name = option.at.path == "accuracy.other_methods" ? "--method" : name_as_given(option, options);
+    throw usage_error(
+        fmt::format("{} does not go with {}, which searches for the best format of each node", name, limit),
+        "leave out one of them");
   }
   if (!has_samples(options))
     throw usage_error(fmt::format("{} needs samples, on which models are measured", limit), "give --calibration-data");

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "config/validate.h"
 #include "detent/search.h"
@@ -23,6 +22,7 @@ SearchOptions search_of(const QuantizeOptions& options, const std::filesystem::p
   search.samples = options.samples;
   search.max_latency = options.max_latency;
   search.max_size = options.weights_only.max_size;
+  search.may_be_float = false;
   search.accuracy = options.accuracy;
   search.kernel_table = options.kernel_table;
   search.max_samples = options.max_samples;
@@ -59,9 +59,6 @@ QuantizeResult quantize_within_limits(const QuantizeOptions& options) {
   const auto found = search(search_of(options, folder.path()));
   const auto chosen =
       std::find_if(found.points.begin(), found.points.end(), [](const auto& point) { return !point.chosen.empty(); });
-  if (chosen->name == "fp32")
-    throw usage_error("the float model itself meets the limits best, so that nothing is to be quantized",
-                      "take it as it is, or give limits that it does not meet");
   auto own = without_limits(options);
   own.node_formats = chosen->node_formats;
   if (own.samples != nullptr) own.samples->rewind();

@@ -18,7 +18,8 @@ namespace detent::pipeline {
 namespace {
 
 constexpr double kMilli = 1e3;
-constexpr double kNoise = 0.01;  // of times, below which two are the same
+constexpr const char* kFloat = "fp32";  // the name of the float model
+constexpr double kNoise = 0.01;         // of times, below which two are the same
 
 searching::Costs costs_of(const SearchPoint& point) {
   return {point.error, point.seconds, static_cast<double>(point.bytes)};
@@ -81,8 +82,9 @@ void choose_points(const SearchOptions& options, std::vector<SearchPoint>& point
   for (auto& point : points) {
     const bool is_float = std::isinf(point.sqnr_db);  // by its name, or since nothing of it is better in integers
     const bool is_useful = asked || point.sqnr_db >= run::kCloseDb;
+    const bool may_be_chosen = !is_float || (limited && (options.may_be_float || point.name != kFloat));
     if (!is_float) others.push_back(&point);
-    if (excess(options, point) == 0 && is_useful && (!is_float || limited)) fit.push_back(&point);
+    if (excess(options, point) == 0 && is_useful && may_be_chosen) fit.push_back(&point);
   }
   if (fit.empty() && asked) {
     if (others.empty()) others.push_back(&points.front());

@@ -185,8 +185,9 @@ def test_a_loop_without_end(starts_from_input: bool, place: Place, data: Path) -
     place.refuses(RESOURCE, "longer than 0.5 s for one sample", "calibrate", path, *arguments, "--set", "sample-time-limit=0.5")
 
 
-@pytest.mark.parametrize("point", ["session.create", "guarded.ports"])
-@pytest.mark.parametrize("command", ["quantize", "plan"])
+@pytest.mark.parametrize(
+    ("command", "point"), [("quantize", "session.create"), ("quantize", "guarded.ports"), ("plan", "guarded.ports")]
+)
 def test_a_time_limit_ends_what_looks_for_no_stop(command: str, point: str, place: Place, model: Path, data: Path) -> None:
     """As the runtime while it makes a session, here or in a process of its own: the process ends five seconds later."""
     place.environment["DETENT_FAILPOINT"] = f"{point}=hang"

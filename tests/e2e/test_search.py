@@ -1,9 +1,11 @@
 """One search over all formats: the front, the chosen models, and what is asked for that cannot be."""
 
+import contextlib
 import json
 import re
 import shlex
 import subprocess
+import time
 
 import numpy as np
 import onnx
@@ -45,6 +47,12 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def search(net: Path, output: Path, *options: object) -> subprocess.CompletedProcess[str]:
     data = ["--calibration-data", net / "x.npy", "--batch-size", 1]
     return support.detent("search", net / "net.onnx", "-o", output, *data, *options)
+
+
+def quantize(net: Path, output: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    command = [support.DETENT, "quantize", net / "net.onnx", "-o", output, "--calibration-data", net / "x.npy"]
+    command += ["--batch-size", 1, "--quiet", *options]
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +127,90 @@ def test_limits_that_cannot_be_met_name_the_nearest(net: Path, tmp_path: Path, l
     assert (result.returncode, "the nearest is" in result.stderr) == (4, True), result.stderr
     assert result.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_quantize_makes_the_model_that_meets_the_limits(net: Path, tmp_path: Path) -> None:
+    limits = ["--max-size", "120KiB", "--accuracy-target", "20", "--accuracy-metric", "sqnr"]
+    result = quantize(net, tmp_path / "out.onnx", *limits, "--json", "--no-bench")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (tmp_path / "out.onnx").stat().st_size == told["model_bytes_after"] <= 120 * 1024
+    assert told["accuracy"]["sqnr_db"] > 18
+    assert any("meets the limits best" in note for note in told["notes"])
+    assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
+
+
+def test_quantize_keeps_what_is_there_where_nothing_meets_the_limits(net: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.onnx").write_text("mine")
+    result = quantize(net, tmp_path / "out.onnx", "--max-size", "1KiB")
+    assert (result.returncode, "the nearest is" in result.stderr) == (4, True), result.stderr
+    assert (tmp_path / "out.onnx").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--format", "int8"],
+        ["--method", "mse"],
+        ["--method", "percentile"],
+        ["--target", "qnn"],
+        ["--finetune", "gptq"],
+        ["--per-tensor"],
+        ["--exclude-nodes", "fc_1"],
+    ],
+)
+def test_what_says_how_nodes_are_quantized_does_not_go_with_limits(net: Path, tmp_path: Path, option: list[str]) -> None:
+    result = quantize(net, tmp_path / "out.onnx", *option, "--max-latency", "1s")
+    assert (result.returncode, option[0] in result.stderr) == (2, True), result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_search_goes_on(net: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    resumable = ["--resume", "--work-dir", work, "--json", "--quiet"]
+    command = [support.DETENT, "search", net / "net.onnx", "-o", tmp_path / "out", "--calibration-data", net / "x.npy"]
+    command += ["--batch-size", 1, *FEW, *resumable]
+    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as killed:
+        while killed.poll() is None and len(list(work.glob("*/points/*.json"))) < 2:
+            time.sleep(0.01)
+        killed.kill()
+    made = {path: path.stat().st_mtime_ns for path in work.glob("*/points/*.json")}
+    assert len(made) >= 2
+    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as resumed:
+        while resumed.poll() is None:
+            for path, time_made in made.items():
+                with contextlib.suppress(FileNotFoundError):
+                    assert path.stat().st_mtime_ns == time_made
+            time.sleep(0.01)
+    assert resumed.returncode == 0
+    assert {p["name"] for p in points_of(tmp_path / "out")} > {"fp32", "int8"}
+    assert not list(work.iterdir())
+
+
+def test_a_chosen_float_model_brings_its_data(net: Path, tmp_path: Path) -> None:
+    model = onnx.load(net / "net.onnx")
+    onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    data = ["--calibration-data", net / "x.npy", "--batch-size", 1]
+    found = support.detent(
+        "search",
+        tmp_path / "net.onnx",
+        "-o",
+        tmp_path / "out",
+        *data,
+        "--max-size",
+        "1MiB",
+        "--formats",
+        "fp32,int8",
+        "--points",
+        1,
+    )
+    assert found.returncode == 0, found.stderr
+    chosen = next(p for p in points_of(tmp_path / "out") if p["chosen"])
+    assert chosen["name"] == "fp32"
+    sample = {"x": np.load(net / "x.npy")[:1]}
+    runs = [support.outputs(support.load(path), [sample]) for path in (net / "net.onnx", Path(chosen["written"]))]
+    assert support.sqnr(*runs) > 100
 
 
 def test_time_that_is_up_gives_what_is_there_or_nothing(net: Path, tmp_path: Path) -> None:
