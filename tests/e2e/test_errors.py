@@ -165,7 +165,7 @@ def test_index_out_of_range(place: Place) -> None:
     path = place.inputs / "transformer.onnx"
     onnx.save(graphs.transformer(), path)
     wrong = write(place.inputs / "wrong", ids=np.full((1, 4), 99, np.int64), mask=np.ones((1, 1, 1, 4), np.int64))
-    place.refused(BAD_INPUT, "transformer.onnx.*one.npz.*99", path, wrong)
+    place.refused(BAD_INPUT, "one.npz.*99", path, wrong)
 
 
 def test_no_samples(place: Place, model: Path) -> None:

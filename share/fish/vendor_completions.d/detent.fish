@@ -25,7 +25,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compa
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l statistics -r -F -d 'use statistics saved by detent calibrate instead of running the model'
 complete -c detent -n '__fish_seen_subcommand_from calibrate' -l merge -r -F -d 'add up these statistics files of one model'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare inspect bench check verify search' -l config -r -F -d 'take options from a YAML file'
-complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare inspect bench check verify search' -l set -x -d 'an option that has no name of its own on the command line, as in --set damping=0.1'
+complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare inspect bench check verify search' -l set -x -d 'an option that help does not show, as in --set damping=0.1'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l save-config -r -F -d 'write the options of this run into a YAML file, with which --config makes the same bytes again'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l preset -x -a 'balanced plain none' -d 'what the other options start from'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l target -x -a 'auto ort-cpu ort-cpu:vnni ort-cpu:avx2 ort-cpu:arm ort-web openvino qnn qnn:a16 tensorrt amd-npu:xint8 amd-npu:a8w8 amd-npu:a16w8 amd-npu:bfp16 amd-npu:bf16 xnnpack tflite-like coreml' -d 'where the model will run'
