@@ -115,14 +115,14 @@ class Search {
   }
 
  private:
-  // A run of int8 alone decides by speed and accuracy what stays in float. The others are what they say.
+  // Runs of int8 and a16w8 alone decide by speed and accuracy what stays in float. The others are what they say.
   void make_singles() {
     for (const auto format : formats_) {
       if (format == NodeFormat::fp32 || !is_worth_a_model(format)) continue;
       SearchPoint point;
       point.name = config::name_of(format);
       point.single = true;
-      if (format != NodeFormat::int8) point.node_formats = {"^.*=" + point.name};
+      if (!config::is_static(format)) point.node_formats = {"^.*=" + point.name};
       points_->make(std::move(point));
       if (points_->float_seconds() == 0) points_->time();  // so that there is one when time is up
     }

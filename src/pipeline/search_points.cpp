@@ -102,6 +102,7 @@ std::filesystem::path SearchPoints::file_of(const SearchPoint& point) const {
   hasher.add(of_samples_.text());
   hasher.add(options_.accuracy.command + "\n");
   hasher.add(static_cast<std::uint64_t>(options_.accuracy.metric));
+  if (point.node_formats.empty()) hasher.add(point.name);
   for (const auto& entry : point.node_formats) hasher.add(entry + "\n");
   return folder_ / fmt::format("{}.onnx", hasher.result().text());
 }
