@@ -151,8 +151,9 @@ struct WeightsOnlyConfig {
   int accuracy_level = 4;
   /// "NODE=2", "=4", "=8" or "=float": other bits for some nodes, by name or '^' pattern; of several the last counts.
   std::vector<std::string> node_bits;
-  /// Bytes that the written model may have, with its data file. Where `enabled`: 2, 4 or 8 bits or float for each weight that node_bits
-  /// does not name, chosen so that the results change least. `bits` is then what sensitivity is measured with.
+  /// Bytes that the written model may have, with its data file. Where `enabled`: 2, 4 or 8 bits or float for each
+  /// weight that node_bits does not name, chosen so that the results change least. `bits` is then what sensitivity is
+  /// measured with.
   std::optional<std::uint64_t> max_size;
   /// Needs samples and the methods gptq or automatic.
   WeightSparsity sparsity = WeightSparsity::none;
