@@ -154,12 +154,12 @@ class Search {
   // the user in mind.
   void make_mixed(int round) {
     const auto expected = corrected();
-    auto taken = measured();
+    const auto taken = measured();
     const bool any_near =
         std::any_of(expected.begin(), expected.end(), [&](const auto& c) { return is_near_limits(c); });
-    const auto wanted = options_.points * static_cast<std::size_t>(round + 1) / kRounds - mixed_;
+    const auto wanted = options_.points * static_cast<std::size_t>(round + 1) / kRounds;
     for (const auto p : searching::spread(expected, taken, whole(), expected.size())) {
-      if (mixed_ >= options_.points || made_mixed_in_ >= wanted) break;
+      if (mixed_ >= wanted) break;
       const auto& choice = front_[p].choice;
       auto formats = candidates_.node_formats(choice);
       if (formats.empty() || expected[p].error > kUseless || (any_near && !is_near_limits(expected[p]))) continue;
@@ -169,17 +169,12 @@ class Search {
       point.node_formats = formats;
       point.expected_error = front_[p].costs.error;
       point.expected_seconds = front_[p].costs.seconds;
-      if (!points_->make(std::move(point))) continue;
-      ++mixed_;
-      ++made_mixed_in_;
+      if (points_->make(std::move(point))) ++mixed_;
     }
-    made_mixed_in_ = 0;
     points_->time();
   }
 
-  searching::Costs whole() const {
-    return {1, points_->float_seconds(), static_cast<double>(float_point(options_).bytes)};
-  }
+  searching::Costs whole() const { return {1, points_->float_seconds(), candidates_.whole.bytes}; }
 
   std::vector<searching::Costs> measured() const {
     std::vector<searching::Costs> costs{{0, points_->float_seconds(), whole().bytes}};
@@ -249,8 +244,7 @@ class Search {
   std::vector<searching::FrontPoint> front_;
   std::optional<SearchPoints> points_;
   std::set<std::vector<std::string>> known_;
-  std::size_t mixed_ = 0;          // made
-  std::size_t made_mixed_in_ = 0;  // of them, in this round
+  std::size_t mixed_ = 0;  // made
   SearchResult result_;
 };
 

@@ -42,7 +42,10 @@ double error_as_db(double error) { return -10 * std::log10(error); }
 }  // namespace
 
 SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder)
-    : options_(options), run_(run), folder_(std::move(folder)) {
+    : options_(options),
+      run_(run),
+      folder_(std::move(folder)),
+      inputs_(run::input_specs(onnx::read_model(options.model))) {
   paths::make_folder(folder_);
   open_samples();
   const auto all = source_->file_count();
@@ -54,13 +57,8 @@ SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesyst
 void SearchPoints::open_samples() {
   source_.reset();
   if (options_.samples != nullptr) options_.samples->rewind();
-  given_ = run_.open_samples(run::input_specs(onnx::read_model(options_.model)));
+  given_ = run_.open_samples(inputs_);
   source_.emplace(*given_, run::ContentOrderOptions{});
-}
-
-void SearchPoints::go_to_judged() {
-  open_samples();
-  source_->skip(source_->file_count() - judged_);
 }
 
 void SearchPoints::note(std::string text) {
@@ -92,7 +90,8 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   const auto made = quantize(options);
   point.bytes = made.model_bytes_after;
   inferences_ += 3 * made.samples;
-  go_to_judged();
+  open_samples();
+  source_->skip(source_->file_count() - judged_);
   return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options));
 }
 

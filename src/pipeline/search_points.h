@@ -44,8 +44,6 @@ class SearchPoints {
 
  private:
   void open_samples();
-  /// At the first of those that models are judged on.
-  void go_to_judged();
   run::DeployedFidelity write_mixture(SearchPoint& point, const std::filesystem::path& file);
   run::DeployedFidelity write_alone(SearchPoint& point, const std::filesystem::path& file);
   void judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found);
@@ -58,6 +56,7 @@ class SearchPoints {
   const SearchOptions& options_;
   Run& run_;
   std::filesystem::path folder_;
+  std::vector<data::InputSpec> inputs_;  // of the float model
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ContentOrderedSamples> source_;
   std::size_t judged_ = 0;  // samples, the last of all
