@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -123,8 +124,17 @@ def _locked(path: pathlib.Path) -> int | None:
 
 
 @contextlib.contextmanager
-def _ids_folder(words: Sequence[str]) -> Iterator[pathlib.Path]:
-    """A folder for token ids, which is removed. Of two equal commands at once, each has its own."""
+def _signals_wait() -> Iterator[None]:
+    """Signals that end the command come after what must not be torn apart."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _own_folder(words: Sequence[str]) -> tuple[pathlib.Path, int | None]:
+    """An empty folder for token ids, and the descriptor that holds its lock. Of two equal commands at once, each has its own."""
     try:
         path = _ids_path(words)
     except OSError as error:
@@ -140,9 +150,21 @@ def _ids_folder(words: Sequence[str]) -> Iterator[pathlib.Path]:
     except OSError as error:
         what = f"cannot keep token ids in '{path}': {error.strerror}"
         raise ResourceError(what, "set XDG_CACHE_HOME to a folder that can be written") from None
-    try:
+    return path, held
+
+
+@contextlib.contextmanager
+def _ids_folder(words: Sequence[str]) -> Iterator[pathlib.Path]:
+    """A folder for token ids, which is removed whenever a signal comes."""
+    with contextlib.ExitStack() as kept:
+        with _signals_wait():
+            path, held = _own_folder(words)
+            kept.callback(_remove, path, held)
         yield path
-    finally:
+
+
+def _remove(path: pathlib.Path, held: int | None) -> None:
+    with _signals_wait():
         shutil.rmtree(path, ignore_errors=True)
         if held is not None:
             os.close(held)

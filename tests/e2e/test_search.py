@@ -201,7 +201,7 @@ def test_a_chosen_float_model_brings_its_data(net: Path, tmp_path: Path) -> None
         "--max-size",
         "1MiB",
         "--formats",
-        "fp32,int8",
+        "fp32,q4",
         "--points",
         1,
     )
