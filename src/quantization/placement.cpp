@@ -18,6 +18,7 @@
 #include "quantization/passthrough.h"
 #include "quantization/rules.h"
 #include "quantization/selection.h"
+#include "quantization/wide_values.h"
 
 namespace detent::quantization {
 namespace {
@@ -95,37 +96,6 @@ void flag(std::set<std::string> names, bool Mark::*which, std::vector<Mark>& mar
       if (mark.shares) names.insert(*mark.shares);
     }
   } while (names.size() != before);
-}
-
-// Whether products that keep their 8 bits read the value.
-bool is_read_narrow(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& wide,
-                    const Placement& placement, const std::string& value) {
-  const auto readers = index.consumers(value);
-  return std::any_of(readers.begin(), readers.end(), [&](int reader) {
-    const auto n = static_cast<std::size_t>(reader);
-    return placement.selected[n] && !wide[n] && graph::is_product(model.graph.nodes[n]);
-  });
-}
-
-// Where formats are given, a product of 8 bits keeps what it reads so, whatever makes it.
-void mark_wide(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& nodes, bool formats_given,
-               Placement& placement) {
-  std::set<std::string> wide;
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (!nodes[n] || !placement.selected[n]) continue;
-    const auto& node = model.graph.nodes[n];
-    wide.insert(node.inputs().begin(), node.inputs().end());
-    for (const auto& value : node.outputs()) {
-      const auto fused = std::find_if(placement.fused.begin(), placement.fused.end(),
-                                      [&](const auto& activation) { return activation.input == value; });
-      const auto& read = fused == placement.fused.end() ? value : fused->output;
-      if (!formats_given || !is_read_narrow(model, index, nodes, placement, read)) wide.insert(value);
-    }
-  }
-  for (const auto& fused : placement.fused) {
-    if (wide.contains(fused.input)) wide.insert(fused.output);
-  }
-  flag(std::move(wide), &Mark::wide, placement.marks);
 }
 
 // Values whose range begins at 0 whatever the model reads, by their operator or that of what they share a scale with.
@@ -316,7 +286,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   drop(std::move(in_float), placement.marks);
   align(model, index, config::target(config).aligned_types, placement);
   if (floats.bypass) mark_bypassed(index, placement);
-  mark_wide(model, index, floats.wide_nodes, config.formats_given, placement);
+  flag(wide_values(model, index, floats.wide_nodes, config.formats_given, placement), &Mark::wide, placement.marks);
   if (config::target(config).centred_operands) mark_centred(model, index, config, placement);
   const auto passthrough = passthrough_types(model, config);
   for (const auto& mark : placement.marks) {
