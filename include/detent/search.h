@@ -25,6 +25,8 @@ struct SearchOptions {
   std::optional<std::filesystem::path> calibration_data;
   /// Samples in memory instead of calibration_data; must outlive the run.
   SampleStream* samples = nullptr;
+  /// How a command line gives them, as in "--images photos"; for SearchPoint::command.
+  std::string samples_given;
   /// What the chosen models must meet, in any combination. Nothing asked for: the smallest, the fastest and the most
   /// accurate model that lie within 20 dB of the float one are chosen.
   std::optional<double> max_latency;      // seconds of one sample, as measured here
@@ -37,6 +39,13 @@ struct SearchOptions {
   /// Mixed models that are written and measured at the most, beside one of each format.
   std::size_t points = 8;
   std::optional<std::filesystem::path> kernel_table;
+  /// A JSON file of machines to choose from: {"machines": [{"name": "small", "kernel-table": "small.json", "threads":
+  /// 4, "memory": "8GiB", "price": 0.17}]}. The table, by its path from that file, has the times of the model's
+  /// operators there, as a search on that machine writes them. Each thread computes one request at a time; the price is
+  /// of an hour. Then max_latency is the limit of those machines, and latencies here are of one thread.
+  std::optional<std::filesystem::path> machines;
+  /// That the machines have to serve together, each second.
+  std::optional<double> requests;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
   int threads = 0;              // of the runtime; 0: one per core
@@ -61,13 +70,26 @@ struct SearchPoint {
   double expected_seconds = 0;
   std::uint64_t bytes = 0;
   bool on_front = false;  // no other point is better in one of error, time and bytes, and no worse in the others
-  std::vector<std::string> chosen;               // "smallest", "fastest", "most accurate", "meets the limits"
+  std::vector<std::string> chosen;  // "smallest", "fastest", "most accurate", "meets the limits", "on NAME"
   std::optional<std::filesystem::path> written;  // of those
 };
 
+/// The model that serves most requests on a machine of SearchOptions::machines within the limits.
+struct ServingMachine {
+  std::string machine;
+  std::string model;              // SearchPoint::name
+  double seconds = 0;             // expected of a request, by that machine's times of operators
+  std::uint64_t instances = 0;    // of the model at a time: one for each thread, or as many as its memory holds
+  double requests = 0;            // a second
+  std::uint64_t peak_memory = 0;  // of an instance, as measured here
+  double price = 0;               // of an hour
+  std::uint64_t count = 0;        // of such machines, of those that serve all requests for the least
+};
+
 struct SearchResult {
-  std::vector<SearchPoint> points;  // the float model first
-  std::size_t candidates = 0;       // measured, of products and formats
+  std::vector<SearchPoint> points;       // the float model first
+  std::vector<ServingMachine> machines;  // that can serve within the limits, by price of a request
+  std::size_t candidates = 0;            // measured, of products and formats
   std::uint64_t samples = 0;
   std::uint64_t inferences = 0;  // of the whole model, about
   bool out_of_time = false;      // points that were wanted are missing

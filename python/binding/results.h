@@ -183,12 +183,20 @@ struct Fields<SearchPoint> {
                                      shown<&S::written>("written")};
 };
 template <>
+struct Fields<ServingMachine> {
+  using S = ServingMachine;
+  static constexpr Field<S> all[] = {shown<&S::machine>("machine"),   shown<&S::model>("model"),
+                                     shown<&S::seconds>("seconds"),   shown<&S::instances>("instances"),
+                                     shown<&S::requests>("requests"), shown<&S::peak_memory>("peak_memory"),
+                                     shown<&S::price>("price"),       shown<&S::count>("count")};
+};
+template <>
 struct Fields<SearchResult> {
   using S = SearchResult;
-  static constexpr Field<S> all[] = {shown<&S::points>("points"),           shown<&S::candidates>("candidates"),
-                                     shown<&S::samples>("samples"),         shown<&S::inferences>("inferences"),
-                                     shown<&S::out_of_time>("out_of_time"), shown<&S::notes>("notes"),
-                                     shown<&S::stages>("stages"),           shown<&S::peak_memory>("peak_memory")};
+  static constexpr Field<S> all[] = {
+      shown<&S::points>("points"),   shown<&S::machines>("machines"),     shown<&S::candidates>("candidates"),
+      shown<&S::samples>("samples"), shown<&S::inferences>("inferences"), shown<&S::out_of_time>("out_of_time"),
+      shown<&S::notes>("notes"),     shown<&S::stages>("stages"),         shown<&S::peak_memory>("peak_memory")};
 };
 template <>
 struct Fields<FloatConversion> {

@@ -36,7 +36,7 @@ from ._config import (
 from ._inspection import Inspection
 from ._profiler import Profiler
 from ._results import CalibrateResult, Comparison, ModelBytes, Plan, QuantizeResult
-from ._search import SearchPoint, SearchResult
+from ._search import SearchPoint, SearchResult, ServingMachine
 from ._verify import Verification
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
 
@@ -77,6 +77,7 @@ __all__ = [
     "Resources",
     "SearchPoint",
     "SearchResult",
+    "ServingMachine",
     "TensorOverride",
     "UsageError",
     "Verification",

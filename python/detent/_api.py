@@ -369,6 +369,8 @@ def search(
     max_size: Size | None = None,
     formats: Sequence[str] | None = None,
     points: int = 8,
+    machines: Path | None = None,
+    requests: float | None = None,
     runtime: Path | None = None,
     progress: Progress = None,
 ) -> SearchResult:
@@ -379,9 +381,11 @@ def search(
     max_latency: seconds of one sample on this machine. max_size: bytes, as a number or as in "12MiB". Where these, and the
     target, cannot be met, ResourceError names the nearest model, and nothing is written.
     points: mixed models that are written and measured at the most.
+    machines: a JSON file of machines to choose from, as for the command; requests: that they have to serve together, each
+    second. max_latency is then that of the machines.
     """
     with _run("search", config, runtime) as run:
         run.give_model("model", model)
-        run.give(output=output, max_latency=max_latency, max_size=max_size, points=points)
+        run.give(output=output, max_latency=max_latency, max_size=max_size, points=points, machines=machines, requests=requests)
         run.give(formats=None if formats is None else list(formats))
         return SearchResult.of(run.call(_core.search, data, progress), folder=str(output))

@@ -30,6 +30,19 @@ class SearchPoint(NamedTuple):
     written: str | None  #: where a chosen model lies
 
 
+class ServingMachine(NamedTuple):
+    """The model that serves most requests on a machine within the limits."""
+
+    machine: str
+    model: str  #: SearchPoint.name
+    seconds: float  #: expected of a request, by that machine's times of operators
+    instances: int  #: of the model at a time
+    requests: float  #: a second
+    peak_memory: int  #: of an instance, as measured here
+    price: float  #: of an hour
+    count: int  #: of such machines, of those that serve all requests for the least
+
+
 def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.4g}"
 
@@ -48,11 +61,23 @@ _POINTS = (
 )
 
 
+_MACHINES = (
+    Column("machine", "machine"),
+    Column("model", "model"),
+    Column("ms", "seconds", _milliseconds),
+    Column("requests/s", "requests", fixed(1)),
+    Column("memory", "peak_memory", size),
+    Column("price/h", "price", fixed(4)),
+    Column("machines", "count"),
+)
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class SearchResult(_Result):
     """The front of size, latency and accuracy. In a notebook it draws itself."""
 
     points: Table[SearchPoint]  #: fastest first
+    machines: Table[ServingMachine]  #: that can serve within the limits, by price of a request
     candidates: int  #: measured, of products and formats
     samples: int
     inferences: int  #: of the whole model, about
@@ -68,7 +93,8 @@ class SearchResult(_Result):
         kind, columns = _TABLES["Stage"]
         stages = Table([kind(**stage) for stage in told["stages"]], columns)
         table = Table(sorted(points, key=_seconds_of), _POINTS)
-        return cls(**{**told, "points": table, "stages": stages, **more})
+        machines = Table([ServingMachine(**machine) for machine in told["machines"]], _MACHINES)
+        return cls(**{**told, "points": table, "machines": machines, "stages": stages, **more})
 
     @property
     def front(self) -> list[SearchPoint]:
@@ -84,7 +110,7 @@ class SearchResult(_Result):
         return f"{len(self.points)} models measured, {len(self.front)} on the front; {os.path.join(self.folder, 'front.html')}"
 
     def _shown(self) -> list[Table[Any]]:
-        return [self.points]
+        return [self.points, *([self.machines] if len(self.machines) else [])]
 
     def _repr_html_(self) -> str:
         with open(os.path.join(self.folder, "front.html"), encoding="utf-8") as page:

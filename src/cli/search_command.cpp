@@ -18,12 +18,29 @@
 #include "cli/pictures.h"
 #include "cli/progress.h"
 #include "detent/search.h"
+#include "run/command.h"
 
 namespace detent::cli {
 namespace {
 
 std::string decibels(const SearchPoint& point) {
   return std::isinf(point.sqnr_db) ? "exact" : fmt::format("{:.1f} dB", point.sqnr_db);
+}
+
+void print_machines(const SearchResult& r, const SearchOptions& options) {
+  if (r.machines.empty()) return;
+  print_text("{:>9} {:>12} {:>10} {:>10}  {:<14} {}\n", "ms", "requests/s", "memory", "price/h", "model", "machine");
+  double price = 0;
+  std::vector<std::string> fleet;
+  for (const auto& m : r.machines) {
+    print_text("{:>9.4g} {:>12.4g} {:>10} {:>10.4g}  {:<14} {}\n", kMilli * m.seconds, m.requests,
+               m.peak_memory == 0 ? "-" : format_size(m.peak_memory), m.price, m.model, m.machine);
+    if (m.count == 0) continue;
+    price += static_cast<double>(m.count) * m.price;
+    fleet.push_back(fmt::format("{} x {} with {}", m.count, m.machine, m.model));
+  }
+  print_text("{:g} requests a second for the least: {}, {:.4g} an hour\n", *options.requests, fmt::join(fleet, ", "),
+             price);
 }
 
 void print_result(const SearchResult& r, const SearchOptions& options) {
@@ -37,10 +54,20 @@ void print_result(const SearchResult& r, const SearchOptions& options) {
              counted(points.size(), "model"), counted(r.samples, "sample"));
   if (r.out_of_time) print_text("time was up: models that were wanted are missing\n");
   for (const auto& note : r.notes) print_text("note: {}\n", note);
+  print_machines(r, options);
   for (const auto& p : points) {
     if (p.written) print_text("{}: {}\n  {}\n", fmt::join(p.chosen, ", "), p.written->string(), p.command);
   }
   print_text("picture: {}\n", (options.output / "front.html").string());
+}
+
+// The pictures, as quantize takes them.
+std::string samples_given(const std::vector<Given>& given) {
+  std::vector<std::string> words;
+  for (const auto& entry : given) {
+    if (entry.option->name.starts_with("image")) words.push_back(run::quoted(as_word(entry)));
+  }
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 }  // namespace
@@ -54,7 +81,7 @@ void add_search(CLI::App& app, Signals& signals) {
   command->callback([declared, &signals] {
     SearchOptions options;
     config::CommandLine line;
-    declared->read(options, line);
+    options.samples_given = samples_given(declared->read(options, line));
     options.stop = signals.token();
     const auto pictures = take_pictures(line, options.model, options);
     ProgressLine progress;

@@ -44,6 +44,23 @@ const Option kRows[] = {
      .help = "mixed models that are written and measured at the most",
      .label = "N",
      .usual = kSearch},
+    {.name = "machines",
+     .at = DETENT_AT(machines),
+     .commands = kSearch,
+     .affects = Affects::nothing,
+     .group = kSearching,
+     .help = "machines to choose from, with their times of operators and prices; see docs/search.md",
+     .label = "FILE",
+     .usual = kSearch},
+    {.name = "requests",
+     .at = DETENT_AT(requests),
+     .commands = kSearch,
+     .affects = Affects::nothing,
+     .group = kSearching,
+     .help = "that the machines have to serve together, each second",
+     .label = "N",
+     .bounds = {.min = 0, .above = true},
+     .usual = kSearch},
 };
 
 }  // namespace

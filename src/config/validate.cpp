@@ -160,6 +160,11 @@ void validate(const SearchOptions& options) {
   const bool has_score = !accuracy.command.empty() || accuracy.score;
   if ((accuracy.metric == AccuracyMetric::command) != has_score)
     throw usage_error("--accuracy-metric command and --accuracy-command go together");
+  if (options.machines.has_value() != options.requests.has_value())
+    throw usage_error("--machines and --requests go together",
+                      "say how many requests a second the machines must serve");
+  if (options.machines && options.threads > 1)
+    throw usage_error("--machines: each thread of a machine computes a request alone", "leave out --threads");
 }
 
 void validate(const BenchOptions& options) {

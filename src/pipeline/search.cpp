@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -25,12 +27,14 @@
 #include "pipeline/search_candidates.h"
 #include "pipeline/search_choice.h"
 #include "pipeline/search_files.h"
+#include "pipeline/search_machines.h"
 #include "pipeline/search_points.h"
 #include "pipeline/stages.h"
 #include "pipeline/stages/deploy.h"
 #include "pipeline/stages/mixed.h"
 #include "remedies/remedies.h"
 #include "run/deadline.h"
+#include "run/outcome.h"
 #include "run/run_directory.h"
 #include "run/run_profiler.h"
 #include "searching/front.h"
@@ -65,6 +69,7 @@ nlohmann::json identity_of(const SearchOptions& options) {
 // What one format for all nodes that can have it must change, as a share of the float model, to be worth a model.
 constexpr double kWorthAModel = 0.02;
 constexpr int kRounds = 2;
+const double kFar = std::pow(10, -run::kCloseDb / 10);             // an error that is no longer close
 const double kUseless = std::pow(10, -remedies::kUselessDb / 10);  // an error that no mixture is tried for
 
 // Stages that come again for each model are told as one.
@@ -96,16 +101,24 @@ class Search {
     if (formats_.empty()) formats_.assign(std::begin(config::kNodeFormats), std::end(config::kNodeFormats));
     if (std::find(formats_.begin(), formats_.end(), NodeFormat::fp32) == formats_.end())
       formats_.insert(formats_.begin(), NodeFormat::fp32);
+    if (options.machines) machines_ = read_machines(*options.machines);
   }
 
   SearchResult run() {
     run_until(run_, mix_formats);
-    candidates_ = find_candidates(run_, formats_);
+    std::vector<std::filesystem::path> tables;
+    for (const auto& machine : machines_) tables.push_back(machine.kernel_table);
+    candidates_ = find_candidates(run_, formats_, tables);
     front_ = searching::front(candidates_.problem, candidates_.whole);
     points_.emplace(options_, run_, work_.path() / "points");
     try {
       make_singles();
-      for (int round = 0; round < kRounds; ++round) make_mixed(round);
+      for (int round = 1; round <= kRounds; ++round)
+        make_mixed(front_, here(), options_.points * static_cast<std::size_t>(round) / kRounds);
+      for (std::size_t m = 0; m < machines_.size(); ++m) {
+        const auto there = machine(m);
+        make_mixed(searching::front(candidates_.elsewhere[m], there.timed), there, mixed_ + options_.points / kRounds);
+      }
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::interrupted || !out_of_time_() || !points_->keep_timed()) throw;
       result_.out_of_time = true;
@@ -122,7 +135,10 @@ class Search {
       SearchPoint point;
       point.name = config::name_of(format);
       point.single = true;
-      if (!config::is_static(format)) point.node_formats = {"^.*=" + point.name};
+      if (!config::is_static(format)) {
+        point.node_formats = {"^.*=" + point.name};
+        choices_[point.name] = candidates_.all_in(format);
+      }
       points_->make(std::move(point));
       if (points_->float_seconds() == 0) points_->time();  // so that there is one when time is up
     }
@@ -130,15 +146,7 @@ class Search {
   }
 
   bool is_worth_a_model(NodeFormat format) {
-    searching::Choice in_float, all;
-    for (const auto& layer : candidates_.layers) {
-      const auto at = [&](NodeFormat wanted) {
-        const auto found = std::find(layer.formats.begin(), layer.formats.end(), wanted);
-        return static_cast<std::size_t>(found == layer.formats.end() ? 0 : found - layer.formats.begin());
-      };
-      in_float.push_back(at(NodeFormat::fp32));
-      all.push_back(at(format));
-    }
+    const auto in_float = candidates_.all_in(NodeFormat::fp32), all = candidates_.all_in(format);
     if (in_float == all) return false;
     if (format == NodeFormat::int8) return true;  // the float model is timed beside it
     const auto before = searching::costs_of(candidates_.problem, in_float);
@@ -150,61 +158,140 @@ class Search {
     return false;
   }
 
+  // Where models are to run: times of the choices there.
+  struct Place {
+    const searching::Problem* problem;
+    searching::Costs timed;  // the float model, by the times of its operators
+    searching::Costs whole;  // as it is expected, or was measured, to be
+    std::optional<double> max_latency;
+  };
+
+  Place here() const {
+    return {&candidates_.problem,
+            candidates_.whole,
+            {1, points_->float_seconds(), candidates_.whole.bytes},
+            machines_.empty() ? options_.max_latency : std::nullopt};
+  }
+
+  Place machine(std::size_t m) const {
+    auto timed = candidates_.whole;
+    timed.seconds = searching::costs_of(candidates_.elsewhere[m], candidates_.all_in(NodeFormat::fp32)).seconds;
+    auto place = here();
+    const double rate = candidates_.whole.seconds > 0 ? timed.seconds / candidates_.whole.seconds : 1;
+    place.whole.seconds *= rate;
+    return {&candidates_.elsewhere[m], timed, place.whole, options_.max_latency};
+  }
+
+  // Of a measured model: as long as here, times what its operators take there beside here. Unset: its choice depends on
+  // the times of this machine.
+  std::optional<double> seconds_at(const Place& place, const SearchPoint& point) const {
+    const auto choice = choices_.find(point.name);
+    if (choice == choices_.end()) return std::nullopt;
+    const double timed = searching::costs_of(candidates_.problem, choice->second).seconds;
+    const double there = searching::costs_of(*place.problem, choice->second).seconds;
+    return timed > 0 ? point.seconds * there / timed : point.seconds;
+  }
+
   // Where the front lies beside what was measured: the points of it that are farthest from all of that, the limits of
   // the user in mind.
-  void make_mixed(int round) {
-    const auto expected = corrected();
-    const auto taken = measured();
+  void make_mixed(const std::vector<searching::FrontPoint>& front, const Place& place, std::size_t wanted) {
+    const auto expected = corrected(front, place);
     const bool any_near =
-        std::any_of(expected.begin(), expected.end(), [&](const auto& c) { return is_near_limits(c); });
-    const auto wanted = options_.points * static_cast<std::size_t>(round + 1) / kRounds;
-    for (const auto p : searching::spread(expected, taken, whole(), expected.size())) {
+        std::any_of(expected.begin(), expected.end(), [&](const auto& c) { return is_near_limits(place, c); });
+    auto order = searching::spread(expected, measured(place), place.whole, expected.size());
+    if (place.problem != &candidates_.problem) fastest_first(expected, order);
+    for (const auto p : order) {
       if (mixed_ >= wanted) break;
-      const auto& choice = front_[p].choice;
-      auto formats = candidates_.node_formats(choice);
-      if (formats.empty() || expected[p].error > kUseless || (any_near && !is_near_limits(expected[p]))) continue;
+      auto formats = candidates_.node_formats(front[p].choice);
+      if (formats.empty() || expected[p].error > kUseless || (any_near && !is_near_limits(place, expected[p])))
+        continue;
       if (!known_.insert(formats).second) continue;
       SearchPoint point;
       point.name = fmt::format("mixed-{}", mixed_ + 1);
       point.node_formats = formats;
-      point.expected_error = front_[p].costs.error;
-      point.expected_seconds = front_[p].costs.seconds;
+      const auto costs = searching::costs_of(candidates_.problem, front[p].choice);
+      point.expected_error = costs.error;
+      point.expected_seconds = costs.seconds;
+      choices_[point.name] = front[p].choice;
       if (points_->make(std::move(point))) ++mixed_;
     }
     points_->time();
   }
 
-  searching::Costs whole() const { return {1, points_->float_seconds(), candidates_.whole.bytes}; }
+  // Of those that are close to the float model: what serves most requests.
+  static void fastest_first(const std::vector<searching::Costs>& expected, std::vector<std::size_t>& order) {
+    const auto found = std::min_element(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      const auto seconds = [&](std::size_t p) {
+        return expected[p].error > kFar ? std::numeric_limits<double>::infinity() : expected[p].seconds;
+      };
+      return seconds(a) < seconds(b);
+    });
+    if (found != order.end()) std::rotate(order.begin(), found, found + 1);
+  }
 
-  std::vector<searching::Costs> measured() const {
-    std::vector<searching::Costs> costs{{0, points_->float_seconds(), whole().bytes}};
-    for (const auto& point : points_->made())
-      costs.push_back({point.told.error, point.told.seconds, static_cast<double>(point.told.bytes)});
+  std::vector<searching::Costs> measured(const Place& place) const {
+    std::vector<searching::Costs> costs{{0, place.whole.seconds, place.whole.bytes}};
+    for (const auto& point : points_->made()) {
+      if (const auto seconds = seconds_at(place, point.told); seconds || place.problem == &candidates_.problem)
+        costs.push_back(
+            {point.told.error, seconds.value_or(point.told.seconds), static_cast<double>(point.told.bytes)});
+    }
     return costs;
   }
 
   // What is expected of the points of the front, by the proportion of what was measured to what was expected so far.
-  std::vector<searching::Costs> corrected() const {
+  std::vector<searching::Costs> corrected(const std::vector<searching::FrontPoint>& front, const Place& place) const {
     std::vector<double> errors;
     for (const auto& point : points_->made()) {
       if (point.told.expected_error > 0) errors.push_back(point.told.error / point.told.expected_error);
     }
     std::sort(errors.begin(), errors.end());
     const double factor = errors.empty() ? 1 : errors[errors.size() / 2];
-    const auto all = whole();
-    double stays = all.bytes;
+    double stays = place.whole.bytes;
     for (const auto& forms : candidates_.problem.layers) stays -= forms.front().bytes;
-    const double rate = candidates_.whole.seconds > 0 ? all.seconds / candidates_.whole.seconds : 0;
+    const double rate = place.timed.seconds > 0 ? place.whole.seconds / place.timed.seconds : 0;
     std::vector<searching::Costs> expected;
-    for (const auto& point : front_)
+    for (const auto& point : front)
       expected.push_back({factor * point.costs.error, rate * point.costs.seconds, stays + point.costs.bytes});
     return expected;
   }
 
-  bool is_near_limits(const searching::Costs& costs) const {
+  bool is_near_limits(const Place& place, const searching::Costs& costs) const {
     constexpr double kMargin = 1.3;
-    if (options_.max_latency && costs.seconds > kMargin * *options_.max_latency) return false;
+    if (place.max_latency && costs.seconds > kMargin * *place.max_latency) return false;
     return !options_.max_size || costs.bytes <= kMargin * static_cast<double>(*options_.max_size);
+  }
+
+  // Which of the machines serves which model, and how many of each.
+  void choose_machines() {
+    std::vector<std::vector<std::optional<double>>> seconds;
+    std::vector<std::vector<Offered>> offered(machines_.size());
+    std::map<std::size_t, std::uint64_t> memory;  // by point
+    for (std::size_t m = 0; m < machines_.size(); ++m) {
+      auto& row = seconds.emplace_back();
+      for (std::size_t p = 0; p < result_.points.size(); ++p) {
+        row.push_back(seconds_at(machine(m), result_.points[p]));
+        if (!row[p] || !serves(options_, result_.points[p], *row[p])) continue;
+        offered[m].push_back({p, *row[p], 0});
+        memory[p] = 0;
+      }
+    }
+    std::vector<std::filesystem::path> models;
+    for (const auto& [p, bytes] : memory) models.push_back(p == 0 ? options_.model : points_->made()[p - 1].file);
+    if (!models.empty()) {
+      const auto measured = peak_memories(options_, models, result_.notes);
+      for (std::size_t at = 0; auto& [p, bytes] : memory) bytes = measured[at++];
+    }
+    for (auto& row : offered) {
+      for (auto& each : row) each.peak_memory = memory[each.point];
+    }
+    result_.machines = serve(machines_, offered, result_.points, *options_.requests);
+    if (result_.machines.empty()) throw none_serves(options_, result_.points, machines_, seconds);
+    for (const auto& each : result_.machines) {
+      if (each.count == 0) continue;
+      const auto named = [&](const SearchPoint& point) { return point.name == each.model; };
+      std::find_if(result_.points.begin(), result_.points.end(), named)->chosen.push_back("on " + each.machine);
+    }
   }
 
   void add_notes(const std::vector<std::string>& notes) {
@@ -213,12 +300,17 @@ class Search {
 
   void conclude() {
     auto whole_model = float_point(options_);
+    choices_[whole_model.name] = candidates_.all_in(NodeFormat::fp32);
     whole_model.seconds = points_->float_seconds();
     result_.points.push_back(std::move(whole_model));
     for (const auto& made : points_->made()) result_.points.push_back(made.told);
     mark_front(result_.points);
     for (auto& point : result_.points) point.command = command_of(options_, point);
-    choose_points(options_, result_.points);
+    if (machines_.empty()) {
+      choose_points(options_, result_.points);
+    } else {
+      choose_machines();
+    }
     result_.candidates = candidates_.count();
     result_.samples = candidates_.samples;
     result_.inferences = candidates_.inferences + points_->inferences();
@@ -244,6 +336,8 @@ class Search {
   std::vector<searching::FrontPoint> front_;
   std::optional<SearchPoints> points_;
   std::set<std::vector<std::string>> known_;
+  std::map<std::string, searching::Choice> choices_;  // by name of the point
+  std::vector<Machine> machines_;
   std::size_t mixed_ = 0;  // made
   SearchResult result_;
 };
@@ -272,12 +366,13 @@ SearchResult search(const SearchOptions& options) {
   if (shim::Ranks::join().size() > 1)
     throw usage_error("search runs in one process, but MPI started several", "leave out mpirun");
   pipeline::check_search_output(options);
-  if (options.samples == nullptr || options.samples->can_rewind()) return pipeline::search_in_time(options);
-  const TempDir folder(options.resources.work_dir.value_or(""));
-  data::ReplayStream kept(*options.samples, folder.path(), options.resources.disk_budget);
-  auto again = options;
-  again.samples = &kept;
-  return pipeline::search_in_time(again);
+  auto own = options;
+  if (own.machines) own.threads = 1;  // as the times of operators are
+  if (own.samples == nullptr || own.samples->can_rewind()) return pipeline::search_in_time(own);
+  const TempDir folder(own.resources.work_dir.value_or(""));
+  data::ReplayStream kept(*own.samples, folder.path(), own.resources.disk_budget);
+  own.samples = &kept;
+  return pipeline::search_in_time(own);
 }
 
 }  // namespace detent

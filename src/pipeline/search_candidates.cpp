@@ -42,14 +42,16 @@ class Finder {
   Finder(Run& run, const std::vector<NodeFormat>& formats)
       : run_(run), options_(run.options), draft_(run.integers->draft), formats_(formats) {}
 
-  Candidates run() {
+  Candidates run(const std::vector<std::filesystem::path>& tables) {
     found_.whole.bytes = static_cast<double>(run_.result.model_bytes_before);
     found_.samples = run_.result.samples;
     found_.notes = run_.result.notes;
     measure_errors();
     find_layers();
     find_costs();
-    find_borders();
+    auto layers = found_.problem.layers;
+    find_borders(found_.problem);
+    for (const auto& table : tables) found_.elsewhere.push_back(problem_of(table, layers));
     return std::move(found_);
   }
 
@@ -91,8 +93,7 @@ class Finder {
 
   void find_costs() {
     const auto scope = run_.profiler.scope("Times of formats");
-    const auto& types = has_errors() ? types_ : draft_.prepared.types;
-    const speed::Subject subject{model(), *index_, types, options_.config};
+    const auto subject = this->subject();
     FormTimes times(subject, *run_.runtime, run_.work->scratch(), options_.kernel_table, options_.stop);
     for (std::size_t l = 0; l < found_.layers.size(); ++l) {
       auto& layer = found_.layers[l];
@@ -115,22 +116,38 @@ class Finder {
     for (auto& note : times.save()) found_.notes.push_back(std::move(note));
   }
 
+  speed::Subject subject() const {
+    return {model(), *index_, has_errors() ? types_ : draft_.prepared.types, options_.config};
+  }
+
+  // Errors and bytes are the same on all machines.
+  searching::Problem problem_of(const std::filesystem::path& table, std::vector<std::vector<searching::Costs>> layers) {
+    const auto subject = this->subject();
+    FormTimes times(subject, *run_.runtime, run_.work->scratch(), table, options_.stop);
+    times.measure_none();
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      kernels_[l] = times_of(times, nodes_[l]);
+      for (std::size_t f = 0; f < layers[l].size(); ++f)
+        layers[l][f].seconds = seconds_of(times, l, found_.layers[l].formats[f]);
+    }
+    searching::Problem problem{std::move(layers), {}};
+    find_borders(problem);
+    return problem;
+  }
+
   static speed::KernelTimes times_of(FormTimes& times, std::size_t node) {
     const auto* known = times.times(node);
     return known != nullptr ? *known : speed::KernelTimes{};
   }
 
   searching::Costs costs_of(FormTimes& times, std::size_t l, NodeFormat format) {
-    const auto n = nodes_[l];
-    searching::Costs costs{error_of(n, format), 0, bytes_of(n, format)};
-    if (format == NodeFormat::fp32) {
-      costs.seconds = kernels_[l].in_float;
-    } else if (format == NodeFormat::int8) {
-      costs.seconds = kernels_[l].in_integers;
-    } else {
-      costs.seconds = times.seconds(n, format);
-    }
-    return costs;
+    return {error_of(nodes_[l], format), seconds_of(times, l, format), bytes_of(nodes_[l], format)};
+  }
+
+  double seconds_of(FormTimes& times, std::size_t l, NodeFormat format) const {
+    if (format == NodeFormat::fp32) return kernels_[l].in_float;
+    if (format == NodeFormat::int8) return kernels_[l].in_integers;
+    return times.seconds(nodes_[l], format);
   }
 
   // Of a value rounded alone at the worst output, shared out among those who read its integers.
@@ -239,17 +256,17 @@ class Finder {
     return all > 0 ? elements(value) / all : 0;
   }
 
-  void find_borders() {
+  void find_borders(searching::Problem& problem) {
     if (!has_errors()) return;
     for (std::size_t n = 0; n < nodes().size(); ++n) {
-      for (const auto& value : nodes()[n].outputs()) add_value(value, layer_of_[n], n);
+      for (const auto& value : nodes()[n].outputs()) add_value(problem, value, layer_of_[n], n);
     }
-    for (const auto& input : model().graph.inputs) add_value(input.name, kNoLayer, 0);
+    for (const auto& input : model().graph.inputs) add_value(problem, input.name, kNoLayer, 0);
   }
 
   // Conversions of a value: where integers are made of it, once for all that read them; where floats are made of
   // integers, for each reader.
-  void add_value(const std::string& value, std::size_t from, std::size_t producer) {
+  void add_value(searching::Problem& problem, const std::string& value, std::size_t from, std::size_t producer) {
     if (value.empty() || draft_.assignment.placement.find(value) == nullptr) return;
     const auto readers = index_->consumers(value);
     double on_integers = 0;
@@ -265,9 +282,9 @@ class Finder {
       const double part = share(nodes()[static_cast<std::size_t>(reader)].inputs(), value);
       const double quantize = to == kNoLayer ? 0 : part * kernels_[to].quantize / std::max(on_integers, 1.0);
       const double into_blocks = to == kNoLayer ? 0 : part * kernels_[to].into_blocks;
-      add_border(from, to, {quantize + out_of_blocks, dequantize + into_blocks, into_blocks, out_of_blocks});
+      add_border(problem, from, to, {quantize + out_of_blocks, dequantize + into_blocks, into_blocks, out_of_blocks});
     }
-    if (index_->is_output(value)) add_border(from, kNoLayer, {0, dequantize, 0, out_of_blocks});
+    if (index_->is_output(value)) add_border(problem, from, kNoLayer, {0, dequantize, 0, out_of_blocks});
   }
 
   // Seconds where integers are made of floats, and floats of integers; and in float, where there is no layer before or
@@ -276,12 +293,12 @@ class Finder {
     double to_integers, to_float, from_others, to_others;
   };
 
-  void add_border(std::size_t from, std::size_t to, const Conversions& seconds) {
+  void add_border(searching::Problem& problem, std::size_t from, std::size_t to, const Conversions& seconds) const {
     const auto of = [&](bool maker, bool reader) {
       if (maker == reader) return 0.0;
       return reader ? seconds.to_integers : seconds.to_float;
     };
-    auto& layers = found_.problem.layers;
+    auto& layers = problem.layers;
     if (from == kNoLayer && to == kNoLayer) return;
     if (from == kNoLayer) {
       for (std::size_t f = 0; f < layers[to].size(); ++f)
@@ -295,7 +312,7 @@ class Finder {
         auto& row = border.seconds.emplace_back();
         for (std::size_t b = 0; b < layers[to].size(); ++b) row.push_back(of(on_integers(from, a), on_integers(to, b)));
       }
-      found_.problem.borders.push_back(std::move(border));
+      problem.borders.push_back(std::move(border));
     }
   }
 
@@ -337,6 +354,19 @@ std::vector<std::string> Candidates::node_formats(const searching::Choice& choic
   return entries;
 }
 
-Candidates find_candidates(Run& run, const std::vector<NodeFormat>& formats) { return Finder(run, formats).run(); }
+searching::Choice Candidates::all_in(NodeFormat format) const {
+  searching::Choice choice;
+  for (const auto& layer : layers) {
+    const auto at = [&](NodeFormat wanted) { return std::find(layer.formats.begin(), layer.formats.end(), wanted); };
+    const auto found = at(format) == layer.formats.end() ? at(NodeFormat::fp32) : at(format);
+    choice.push_back(static_cast<std::size_t>(found == layer.formats.end() ? 0 : found - layer.formats.begin()));
+  }
+  return choice;
+}
+
+Candidates find_candidates(Run& run, const std::vector<NodeFormat>& formats,
+                           const std::vector<std::filesystem::path>& tables) {
+  return Finder(run, formats).run(tables);
+}
 
 }  // namespace detent::pipeline

@@ -26,9 +26,9 @@ searching::Costs costs_of(const SearchPoint& point) {
 }
 
 // How far a point is from what is asked for: 0 where it meets all, else the largest excess as a share of its limit.
-double excess(const SearchOptions& options, const SearchPoint& point) {
+double excess(const SearchOptions& options, const SearchPoint& point, double seconds) {
   double worst = 0;
-  if (options.max_latency) worst = std::max(worst, point.seconds / *options.max_latency - 1);
+  if (options.max_latency) worst = std::max(worst, seconds / *options.max_latency - 1);
   if (options.max_size)
     worst = std::max(worst, static_cast<double>(point.bytes) / static_cast<double>(*options.max_size) - 1);
   if (const auto& target = options.accuracy.target) {
@@ -38,6 +38,8 @@ double excess(const SearchOptions& options, const SearchPoint& point) {
   return worst;
 }
 
+double excess(const SearchOptions& options, const SearchPoint& point) { return excess(options, point, point.seconds); }
+
 std::string limits_of(const SearchOptions& options) {
   std::vector<std::string> limits;
   if (options.max_latency) limits.push_back(fmt::format("--max-latency {:.4g}ms", kMilli * *options.max_latency));
@@ -46,10 +48,9 @@ std::string limits_of(const SearchOptions& options) {
   return fmt::format("{}", fmt::join(limits, " with "));
 }
 
-std::string figures_of(const SearchOptions& options, const SearchPoint& point) {
+std::string figures_of(const SearchOptions& options, const SearchPoint& point, double seconds) {
   const auto value = options.accuracy.target ? fmt::format(", {:.6g}", point.value.value_or(0)) : std::string();
-  return fmt::format("{:.4g} ms, {}, {:.1f} dB{}", kMilli * point.seconds, format_size(point.bytes), point.sqnr_db,
-                     value);
+  return fmt::format("{:.4g} ms, {}, {:.1f} dB{}", kMilli * seconds, format_size(point.bytes), point.sqnr_db, value);
 }
 
 using Less = std::function<bool(const SearchPoint&, const SearchPoint&)>;
@@ -92,7 +93,7 @@ void choose_points(const SearchOptions& options, std::vector<SearchPoint>& point
       return excess(options, *a) < excess(options, *b);
     });
     throw resource_error(fmt::format("none of {} measured models meets {}; the nearest is {}: {}", points.size(),
-                                     limits_of(options), nearest.name, figures_of(options, nearest)),
+                                     limits_of(options), nearest.name, figures_of(options, nearest, nearest.seconds)),
                          "give that much, or more of --points");
   }
   if (std::any_of(fit.begin(), fit.end(), [](const auto* point) { return point->on_front; }))
@@ -106,6 +107,30 @@ void choose_points(const SearchOptions& options, std::vector<SearchPoint>& point
   } else {
     choose(fit, options.max_latency ? smaller : faster, "meets the limits");
   }
+}
+
+bool serves(const SearchOptions& options, const SearchPoint& point, double seconds) {
+  return excess(options, point, seconds) == 0 && (options.accuracy.target || point.sqnr_db >= run::kCloseDb);
+}
+
+Error none_serves(const SearchOptions& options, const std::vector<SearchPoint>& points,
+                  const std::vector<Machine>& machines,
+                  const std::vector<std::vector<std::optional<double>>>& seconds) {
+  double least = std::numeric_limits<double>::infinity();
+  std::string nearest;
+  for (std::size_t m = 0; m < machines.size(); ++m) {
+    for (std::size_t p = 0; p < points.size(); ++p) {
+      if (!seconds[m][p] || excess(options, points[p], *seconds[m][p]) >= least) continue;
+      least = excess(options, points[p], *seconds[m][p]);
+      nearest =
+          fmt::format("{} on {}: {}", points[p].name, machines[m].name, figures_of(options, points[p], *seconds[m][p]));
+    }
+  }
+  const auto limits = limits_of(options);
+  return resource_error(
+      fmt::format("none of {} serves{}{} in its memory; the nearest is {}", counted(machines.size(), "machine"),
+                  limits.empty() ? "" : " within ", limits, nearest),
+      "give more, or another machine");
 }
 
 }  // namespace detent::pipeline

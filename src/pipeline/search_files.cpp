@@ -71,6 +71,12 @@ nlohmann::json to_json(const SearchPoint& point) {
   return out;
 }
 
+nlohmann::json to_json(const ServingMachine& machine) {
+  return {{"machine", machine.machine},     {"model", machine.model},       {"seconds", machine.seconds},
+          {"instances", machine.instances}, {"requests", machine.requests}, {"peak_memory_bytes", machine.peak_memory},
+          {"price", machine.price},         {"count", machine.count}};
+}
+
 }  // namespace
 
 void check_search_output(const SearchOptions& options) {
@@ -83,9 +89,12 @@ void check_search_output(const SearchOptions& options) {
 std::string command_of(const SearchOptions& options, const SearchPoint& point) {
   if (point.name == "fp32") return {};
   auto line = fmt::format("detent quantize {} -o {}.onnx", run::quoted(options.model.string()), point.name);
-  if (options.calibration_data || options.samples != nullptr)
+  if (!options.samples_given.empty()) {
+    line += " " + options.samples_given;
+  } else {
     line += " --calibration-data " +
             (options.calibration_data ? run::quoted(options.calibration_data->string()) : "SAMPLES");
+  }
   if (options.max_samples > 0) line += fmt::format(" --samples {}", options.max_samples);
   if (options.batch_size > 0) line += fmt::format(" --batch-size {}", options.batch_size);
   if (options.threads > 0) line += fmt::format(" --threads {}", options.threads);
@@ -101,6 +110,7 @@ nlohmann::json to_json(const SearchResult& result) {
                      {"notes", result.notes},           {"peak_memory_bytes", result.peak_memory}};
   out["points"] = nlohmann::json::array();
   for (const auto& point : result.points) out["points"].push_back(to_json(point));
+  for (const auto& machine : result.machines) out["machines"].push_back(to_json(machine));
   for (const auto& stage : result.stages) out["stages"].push_back({{"name", stage.name}, {"seconds", stage.seconds}});
   return out;
 }
@@ -119,6 +129,7 @@ void write_search(const SearchOptions& options, const std::vector<MadePoint>& ma
   }
   auto table = to_json(result);
   table["model"] = options.model.string();
+  if (options.requests) table["requests"] = *options.requests;
   const auto text = json_text(table);
   write_text(folder.path() / "front.json", text + "\n");
   write_text(folder.path() / "front.html", searching::page(profile::script_safe(text)));

@@ -63,6 +63,7 @@ const speed::KernelTimes* FormTimes::times(std::size_t node) {
   const auto kernel = speed::kernel_of(subject_, node);
   if (kernel.empty()) return nullptr;
   if (table_.find(kernel) == nullptr) {
+    check_may_measure(kernel, node);
     complete_ = false;
     table_.add(kernel, speed::time_kernel(subject_, node, runtime_, directory_, stop_));
   }
@@ -75,11 +76,19 @@ double FormTimes::seconds(std::size_t node, NodeFormat format) {
   if (kernel.empty()) return 0;
   if (!wide) kernel += fmt::format(" {}", config::name_of(format));
   if (table_.find(kernel) == nullptr) {
+    check_may_measure(kernel, node);
     complete_ = false;
     table_.add(kernel, measured(kernel, node, format));
   }
   const auto& found = *table_.find(kernel);
   return found.quantize + found.in_integers + found.dequantize;
+}
+
+void FormTimes::check_may_measure(const std::string& kernel, std::size_t node) const {
+  if (measures_) return;
+  throw bad_input(fmt::format("the kernel table '{}' has no times of {} ('{}')", file_->string(),
+                              subject_.model.graph.nodes[node].label(), kernel),
+                  "search this model on that machine with --set kernel-table=FILE, and bring FILE here");
 }
 
 speed::KernelTimes FormTimes::measured(const std::string& kernel, std::size_t node, NodeFormat format) {

@@ -24,6 +24,9 @@ class FormTimes {
   FormTimes(const FormTimes&) = delete;
   FormTimes& operator=(const FormTimes&) = delete;
 
+  /// From now on what the table lacks is an error: throws bad_input.
+  void measure_none() { measures_ = false; }
+
   /// Of float32 and static int8, with conversions apart; null: the operator cannot be timed, and counts as free.
   const speed::KernelTimes* times(std::size_t node);
   /// Seconds of a format that brings its own conversions: a16w8, int8-dynamic, q8, q4, q2.
@@ -32,6 +35,7 @@ class FormTimes {
   std::vector<std::string> save();
 
  private:
+  void check_may_measure(const std::string& kernel, std::size_t node) const;
   speed::KernelTimes measured(const std::string& kernel, std::size_t node, config::NodeFormat format);
 
   const speed::Subject& subject_;
@@ -44,6 +48,7 @@ class FormTimes {
   std::vector<std::string> notes_;
   speed::KernelTable table_;
   bool complete_ = true;
+  bool measures_ = true;
 };
 
 }  // namespace detent::pipeline

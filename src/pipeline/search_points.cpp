@@ -161,9 +161,31 @@ void SearchPoints::judge(SearchPoint& point, const std::filesystem::path& file, 
   }
 }
 
+std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesystem::path>& files, std::uint64_t bytes) {
+  open_samples();
+  const auto measured =
+      run::measure_latencies(*run_.runtime,
+                             {.float_model = options_.model,
+                              .source = &*source_,
+                              .samples = kTimedSamples,
+                              .threads = options_.threads,
+                              .run_seconds = kSecondsEach * static_cast<double>(files.size() + 1) / 0.03,
+                              .needed_memory = profile::memory_now().resident + 2 * bytes,
+                              .memory_budget = options_.resources.memory_budget.value_or(planning::available_memory()),
+                              .stop = options_.stop},
+                             files);
+  for (const auto& text : measured.notes) note(text);
+  if (measured.changes.empty())
+    throw resource_error(measured.notes.empty() ? "latency was not measured" : measured.notes.front(),
+                         "raise --memory-budget");
+  if (float_seconds_ == 0) float_seconds_ = measured.changes.front().before.median;
+  return measured.changes;
+}
+
 void SearchPoints::time() {
   const auto scope = run_.profiler.scope("Latency");
-  for (; timed_ < made_.size();) {
+  if (made_.empty() && float_seconds_ == 0) measure({options_.model}, run_.result.model_bytes_before);
+  while (timed_ < made_.size()) {
     const auto count = std::min(kTimedTogether, made_.size() - timed_);
     std::vector<std::filesystem::path> files;
     std::uint64_t bytes = 0;
@@ -171,25 +193,9 @@ void SearchPoints::time() {
       files.push_back(made_[m].file);
       bytes += made_[m].told.bytes;
     }
-    open_samples();
-    const auto measured = run::measure_latencies(
-        *run_.runtime,
-        {.float_model = options_.model,
-         .source = &*source_,
-         .samples = kTimedSamples,
-         .threads = options_.threads,
-         .run_seconds = kSecondsEach * static_cast<double>(count + 1) / 0.03,
-         .needed_memory = profile::memory_now().resident + 2 * bytes,
-         .memory_budget = options_.resources.memory_budget.value_or(planning::available_memory()),
-         .stop = options_.stop},
-        files);
-    for (const auto& text : measured.notes) note(text);
-    if (measured.changes.empty())
-      throw resource_error(measured.notes.empty() ? "latency was not measured" : measured.notes.front(),
-                           "raise --memory-budget");
+    const auto changes = measure(files, bytes);
     for (std::size_t m = 0; m < count; ++m) {
-      const auto& change = measured.changes[m];
-      if (float_seconds_ == 0) float_seconds_ = change.before.median;
+      const auto& change = changes[m];
       // On a busy machine the time of processors tells more.
       const bool doubtful = change.before.is_doubtful() || change.after.is_doubtful();
       made_[timed_ + m].told.seconds = (doubtful ? change.after.cpu_ratio : change.after.ratio) * float_seconds_;

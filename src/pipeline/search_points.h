@@ -31,7 +31,8 @@ class SearchPoints {
   /// Writes the mixture of the point's formats, or without any the model of a run of quantize() alone, and measures its
   /// results beside the float model's; false: the model has no such form, of which a note tells.
   bool make(SearchPoint point);
-  /// Times of those that have none yet, in turns with the float model's. Throws resource where they cannot be measured.
+  /// Times of those that have none yet, in turns with the float model's, which is timed in any case. Throws resource
+  /// where they cannot be measured.
   void time();
   /// When time is up: forgets those that have no times yet. False: nothing is left.
   bool keep_timed();
@@ -46,6 +47,7 @@ class SearchPoints {
   void open_samples();
   run::DeployedFidelity write_mixture(SearchPoint& point, const std::filesystem::path& file);
   run::DeployedFidelity write_alone(SearchPoint& point, const std::filesystem::path& file);
+  std::vector<LatencyChange> measure(const std::vector<std::filesystem::path>& files, std::uint64_t bytes);
   void judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found);
   /// What an interrupted search has found of the same model and samples, if it has.
   bool recall(SearchPoint& point, const std::filesystem::path& file) const;

@@ -122,6 +122,7 @@ class WideValues {
 
 std::set<std::string> wide_values(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& nodes,
                                   bool formats_given, const Placement& placement) {
+  if (nodes.empty()) return {};
   WideValues values(model, index, nodes, placement);
   return formats_given ? values.as_given() : values.beside();
 }

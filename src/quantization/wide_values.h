@@ -11,9 +11,9 @@
 
 namespace detent::quantization {
 
-/// Of `placement`, whose nodes and fused activations are known: what the flagged `nodes` (FloatParts::wide_nodes) read
-/// and make. Where formats are given, also what operators without weights carry from them and to them, as far as no
-/// product of 8 bits reads it.
+/// Of `placement`, whose nodes and fused activations are known: what the flagged `nodes` (FloatParts::wide_nodes, which
+/// may be empty) read and make. Where formats are given, also what operators without weights carry from them and to
+/// them, as far as no product of 8 bits reads it.
 std::set<std::string> wide_values(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& nodes,
                                   bool formats_given, const Placement& placement);
 

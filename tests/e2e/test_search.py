@@ -12,6 +12,7 @@ import onnx
 import pytest
 import support
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 from support import Path
 
 FEW = ["--points", 3, "--formats", "int8,int8-dynamic,q4"]
@@ -211,6 +212,118 @@ def test_a_chosen_float_model_brings_its_data(net: Path, tmp_path: Path) -> None
     sample = {"x": np.load(net / "x.npy")[:1]}
     runs = [support.outputs(support.load(path), [sample]) for path in (net / "net.onnx", Path(chosen["written"]))]
     assert support.sqnr(*runs) > 100
+
+
+def test_commands_name_the_pictures(net: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    (tmp_path / "photos").mkdir()
+    for n in range(9):
+        Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / "photos" / f"{n}.png")
+    words = ["--images", tmp_path / "photos", "--image-preset", "01", "--set", "image-size=8", "--formats", "q8", "--points", 1]
+    result = support.detent("search", net / "net.onnx", "-o", tmp_path / "out", *words)
+    assert result.returncode == 0, result.stderr
+    point = next(p for p in points_of(tmp_path / "out") if p["chosen"] and p["command"])
+    line = shlex.split(point["command"])
+    line[line.index("-o") + 1] = str(tmp_path / "again.onnx")
+    again = subprocess.run([support.DETENT, *line[1:]], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again.onnx").read_bytes() == Path(point["written"]).read_bytes()
+
+
+def write_machines(folder: Path, *machines: dict[str, object]) -> Path:
+    (folder / "machines.json").write_text(json.dumps({"machines": machines}))
+    return folder / "machines.json"
+
+
+@pytest.fixture(scope="module")
+def table(net: Path) -> Path:
+    """Times of this machine's operators, and of one whose operators take twice as long."""
+    found = search(net, net / "for-table", *FEW, "--set", f"kernel-table={net / 'here.json'}")
+    assert found.returncode == 0, found.stderr
+    times = json.loads((net / "here.json").read_text())
+    for kernel in times["kernels"].values():
+        for name in kernel:
+            kernel[name] *= 2
+    (net / "slow.json").write_text(json.dumps(times))
+    return net / "here.json"
+
+
+def test_machines_serve_with_the_models_that_suit_them(net: Path, table: Path, tmp_path: Path) -> None:
+    machines = write_machines(
+        net,
+        {"name": "here", "kernel-table": "here.json", "threads": 3, "price": 1.0},
+        {"name": "slow", "kernel-table": "slow.json", "threads": 8, "memory": "8GiB", "price": 0.1},
+        {"name": "tiny", "kernel-table": "here.json", "threads": 64, "memory": "1MiB", "price": 0.001},
+    )
+    words = [*FEW, "--set", f"kernel-table={table}", "--machines", machines, "--requests", 1000]
+    found = search(net, tmp_path / "out", *words)
+    assert found.returncode == 0, found.stderr
+    front = json.loads((tmp_path / "out" / "front.json").read_text())
+    points = {p["name"]: p for p in front["points"]}
+    served = {m["machine"]: m for m in front["machines"]}
+    assert set(served) == {"here", "slow"}, "no instance fits the memory of the third"
+    assert served["here"]["seconds"] == pytest.approx(points[served["here"]["model"]]["seconds"])
+    assert served["slow"]["seconds"] == pytest.approx(2 * points[served["slow"]["model"]]["seconds"], rel=0.01)
+    for machine, threads in (("here", 3), ("slow", 8)):
+        told = served[machine]
+        assert told["instances"] == threads
+        assert told["requests"] == pytest.approx(threads / told["seconds"])
+        assert told["peak_memory_bytes"] > 5 << 20
+    assert sum(m["count"] * m["requests"] for m in served.values()) >= 1000
+    chosen = {why for p in front["points"] for why in p["chosen"]}
+    assert chosen == {f"on {name}" for name, m in served.items() if m["count"]}
+    for point in front["points"]:
+        assert not point["chosen"] or Path(point["written"]).exists()
+    assert "requests a second for the least: " in found.stdout
+
+
+def test_machines_that_cannot_serve_are_told(net: Path, table: Path, tmp_path: Path) -> None:
+    machines = write_machines(net, {"name": "here", "kernel-table": "here.json", "threads": 1, "price": 1})
+    words = [*FEW, "--set", f"kernel-table={table}", "--machines", machines, "--requests", 10, "--max-latency", "1us"]
+    found = search(net, tmp_path / "out", *words)
+    assert (found.returncode, found.stderr.count("\n")) == (4, 1), found.stderr
+    assert "none of 1 machine serves within --max-latency 0.001ms" in found.stderr
+    assert " on here: " in found.stderr and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "says"),
+    [
+        ({"kernel-table": "here.json", "threads": 1, "price": 1}, "machine 1 needs a text 'name'"),
+        ({"name": "a b", "kernel-table": "here.json", "threads": 1, "price": 1}, "needs a name of letters"),
+        ({"name": "a", "kernel-table": "here.json", "threads": 1.5, "price": 1}, "'threads' is not a whole number"),
+        ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": -1}, "'price' is below 0"),
+        ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": 1, "memory": "much"}, "'memory': "),
+        ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": 1, "cost": 2}, "unknown member 'cost'"),
+        ({"name": "a", "kernel-table": "none.json", "threads": 1, "price": 1}, "has no times of "),
+        ([], "machine 1 is no object"),
+    ],
+)
+def test_machine_files_are_checked(net: Path, tmp_path: Path, machine: object, says: str) -> None:
+    found = search(net, tmp_path / "out", *FEW, "--machines", write_machines(net, machine), "--requests", 10)
+    assert (found.returncode, found.stderr.count("\n")) == (3, 1), found.stderr
+    assert says in found.stderr and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--requests", 10], "--machines and --requests go together"),
+        (["--requests", 0, "--machines", "m.json"], "--requests"),
+        (["--requests", 10, "--machines", "m.json", "--threads", 2], "leave out --threads"),
+    ],
+)
+def test_options_of_machines(net: Path, tmp_path: Path, words: list[object], says: str) -> None:
+    found = search(net, tmp_path / "out", *FEW, *words)
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1), found.stderr
+    assert says in found.stderr
+
+
+def test_the_float_model_is_timed_where_nothing_else_is(net: Path, tmp_path: Path) -> None:
+    found = search(net, tmp_path / "out", "--formats", "fp32", "--points", 1, "--max-size", "1MiB")
+    assert found.returncode == 0, found.stderr
+    (point,) = points_of(tmp_path / "out")
+    assert (point["name"], point["seconds"] > 0) == ("fp32", True)
 
 
 def test_time_that_is_up_gives_what_is_there_or_nothing(net: Path, tmp_path: Path) -> None:

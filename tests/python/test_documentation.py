@@ -1,6 +1,7 @@
 """The documentation's commands and snippets do what they are shown for, page by page and in their order."""
 
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -152,6 +153,8 @@ def desk(tmp_path: pathlib.Path, letters_tokenizer: pathlib.Path, monkeypatch: p
         assert run(words(f"detent calibrate model.onnx -o {name}.stats --calibration-data {data}")).returncode == 0
     pathlib.Path("sentences.txt").write_text("the quick brown fox.\njumps over\n\nthe lazy dog.\n")
     pathlib.Path("score.py").write_text("print(0.9)\n")
+    small = {"name": "small", "kernel-table": "small.json", "threads": 4, "memory": "8GiB", "price": 0.17}
+    pathlib.Path("machines.json").write_text(json.dumps({"machines": [small]}))
     return tmp_path
 
 

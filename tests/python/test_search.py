@@ -1,5 +1,6 @@
 """detent.search(): the same front as the command's, as a table that draws itself."""
 
+import json
 import pathlib
 
 import detent
@@ -33,6 +34,19 @@ def test_limits_that_cannot_be_met_raise(model: pathlib.Path, samples: list[supp
     with pytest.raises(detent.ResourceError, match="the nearest is"):
         detent.search(model, tmp_path / "found", samples, formats=["int8"], points=1, max_size="1KiB")
     assert not (tmp_path / "found").exists()
+
+
+def test_machines_are_a_table(model: pathlib.Path, samples: list[support.Sample], tmp_path: pathlib.Path) -> None:
+    config = detent.Config(kernel_table=tmp_path / "here.json")
+    words = {"config": config, "formats": ["q8"], "points": 1}
+    detent.search(model, tmp_path / "first", samples, **words)
+    here = {"name": "here", "kernel-table": "here.json", "threads": 2, "price": 0.5}
+    (tmp_path / "machines.json").write_text(json.dumps({"machines": [here]}))
+    found = detent.search(model, tmp_path / "found", samples, machines=tmp_path / "machines.json", requests=50, **words)
+    (served,) = found.machines
+    assert served.count * served.requests >= 50
+    assert found.chosen["on here"].name == served.model
+    assert "here" in str(found)
 
 
 def test_node_formats_are_those_of_the_command(model: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -46,6 +46,8 @@ TEST(WideValues, FallbacksConcernWhatIsBesideThem) {
   EXPECT_EQ(wide({kThird}, false), (Values{"p", "y"}));
   EXPECT_EQ(wide({kFirst}, false), (Values{"x", "a"}));
   EXPECT_TRUE(wide({}).empty());
+  const auto b = two_branches();
+  EXPECT_TRUE(wide_values(b.model, graph::Index(b.model), {}, true, b.place()).empty());
 }
 
 }  // namespace

@@ -99,3 +99,5 @@ complete -c detent -n '__fish_seen_subcommand_from search' -l output -x -d 'fold
 complete -c detent -n '__fish_seen_subcommand_from search' -l max-size -x -d 'bytes that the model may have with its data, as in 12MiB'
 complete -c detent -n '__fish_seen_subcommand_from search' -l formats -x -d 'formats that products may have'
 complete -c detent -n '__fish_seen_subcommand_from search' -l points -x -d 'mixed models that are written and measured at the most'
+complete -c detent -n '__fish_seen_subcommand_from search' -l machines -r -F -d 'machines to choose from, with their times of operators and prices'
+complete -c detent -n '__fish_seen_subcommand_from search' -l requests -x -d 'that the machines have to serve together, each second'
