@@ -14,6 +14,7 @@ import onnx
 import onnxruntime.quantization as ort_quantization
 import pytest
 import support
+from detent.compat import _quark_search
 
 EXAMPLE = pathlib.Path(__file__).parent / "onnxruntime_example"
 IMPORT = "from onnxruntime.quantization import "
@@ -242,6 +243,33 @@ def test_what_quark_does_beyond_is_refused_by_name(model, samples, make, part):
         quark.ModelQuantizer(make()).quantize_model(model, None, samples)
 
 
+def test_quarks_search_is_detents(model, samples, tmp_path):
+    space = {"activation": ["UInt8Spec", "Int8Spec", "UInt16Spec"], "weight": ["Int8Spec"], "algorithms": [None]}
+    config = {"model_input": model, "calib_data_reader": Reader(samples), "output_dir": tmp_path / "found", "n_trials": 1}
+    study = {"search_algo": "TPE", "n_jobs": 1, "temp_dir": "none", "search_metric": "L2", "two_stage_search": True}
+    found = quark.AutoSearchPro({**config, **study, "search_space": space}).run()
+    assert {point.name for point in found.points if point.single} <= {"fp32", "int8", "a16w8"}
+    formats = {entry.rpartition("=")[2] for point in found.points for entry in point.node_formats}
+    assert formats <= {"int8", "a16w8"}
+    assert (tmp_path / "found" / "front.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        ({"direction": "maximize"}, "direction"),
+        ({"search_space": {"activation": ["BFP16Spec"]}}, "BFP16Spec"),
+        ({"search_space": {"weight": ["Int16Spec"]}}, "Int16Spec"),
+        ({"trials": 3}, "trials"),
+        ({"model_input": None}, "model_input"),
+        ({"eval_data_reader": []}, "eval_data_reader"),
+    ],
+)
+def test_searches_of_quark_that_are_refused(model, samples, config, part):
+    with pytest.raises(detent.UsageError, match=part):
+        quark.AutoSearchPro({"model_input": model, "calib_data_reader": samples, **config})
+
+
 def test_absent_names_say_so():
     with pytest.raises(detent.UsageError, match="CLEConfig is not supported by detent"):
         from detent.compat.quark import CLEConfig  # noqa: F401
@@ -264,7 +292,13 @@ def test_samples_of_onnx_runtimes_reader_are_read_once(model, samples, tmp_path)
 
 def test_the_guide_names_every_option():
     guide = (pathlib.Path(__file__).parents[2] / "docs" / "migration.md").read_text()
-    named = {*compat.onnxruntime.EXTRA_OPTIONS, *quark.EXTRA_OPTIONS, *quark.AdaRoundConfig._takers, *quark.GPTQConfig._takers}
+    named = {
+        *_quark_search.OPTIONS,
+        *compat.onnxruntime.EXTRA_OPTIONS,
+        *quark.EXTRA_OPTIONS,
+        *quark.AdaRoundConfig._takers,
+        *quark.GPTQConfig._takers,
+    }
     assert [name for name in named if f"`{name}`" not in guide] == []
 
 

@@ -21,8 +21,8 @@ ABSENT = {
     ),
     "AutoMixprecisionConfig": "detent.Accuracy(target=0.999) keeps in float what costs accuracy",
     **dict.fromkeys(
-        "AutoSearch AutoSearchPro SearchSpace generate_all_configs get_auto_search_config".split(),
-        "detent.quantize() with its default preset chooses methods by what they cost in accuracy",
+        "AutoSearch SearchSpace generate_all_configs get_auto_search_config".split(),
+        "detent.search() finds the best formats; AutoSearchPro has Quark's names for it",
     ),
     "BiasCorrectionConfig": "update_bias of AdaRoundConfig or AdaQuantConfig solves for the bias",
     "CLEConfig": "detent.quantize() equalizes uneven channels itself",

@@ -41,6 +41,7 @@ from ._quark_profiler import GlobalProfiler as GlobalProfiler
 from ._quark_profiler import ProfileStep as ProfileStep
 from ._quark_profiler import active
 from ._quark_profiler import profile_scope as profile_scope
+from ._quark_search import AutoSearchPro as AutoSearchPro
 from ._quark_specs import (
     BFP16Spec as BFP16Spec,
 )
