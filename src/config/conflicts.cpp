@@ -127,6 +127,7 @@ bool solves_blocks(Options o) {
 }
 bool has_max_size(Options o) { return o.weights_only.max_size.has_value(); }
 bool chooses_bits(Options o) { return has_max_size(o) || has_accuracy_target(o); }
+bool measures_no_sensitivity(Options o) { return !chooses_bits(o) || has_no_samples(o); }
 bool is_sparse(Options o) { return o.weights_only.sparsity != WeightSparsity::none; }
 bool cannot_be_sparse(Options o) {
   return o.weights_only.method != WeightMethod::gptq && o.weights_only.method != WeightMethod::automatic;
@@ -197,7 +198,8 @@ const Conflict kConflicts[] = {
      "leave out one of them"},
     {kBlocks, has_accuracy_target, has_no_samples, "--accuracy-target needs samples, on which the model is measured",
      "give --calibration-data"},
-    {kBlocks, always, is_on_gpu, "--weights-only runs on the CPU", "leave out --device"},
+    {kBlocks, measures_no_sensitivity, is_on_gpu, "--weights-only solves weights on the CPU",
+     "leave out --device; with --max-size or --accuracy-target, and samples, sensitivities are measured there"},
     {kBlocks, always, writes_prepared, "--set prepared-output: --weights-only takes the float model as it is",
      "leave it out"},
     {kBlocks, always, allows_nonfinite,

@@ -116,8 +116,11 @@ std::vector<double> output_errors(const run::Context& context, const onnx::Model
                                   std::size_t samples) {
   const auto outputs = outputs_of(model, types);
   exec::BranchOptions options;
-  options.session = {
-      .tuning = exec::SessionMode::lean, .threads = context.threads, .stop = context.stop, .edits = true};
+  options.session = {.tuning = exec::SessionMode::lean,
+                     .threads = context.threads,
+                     .stop = context.stop,
+                     .edits = true,
+                     .place = context.place};
   options.taps = taps_of(model, placement, groups);
   exec::Branch branch(context.runtime, model, types, {}, nullptr, options);
   auto stage = branch.load(0, fmt::format("model '{}'", model.path.string()), outputs);

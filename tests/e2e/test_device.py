@@ -187,6 +187,18 @@ def test_what_a_runtime_without_the_devices_provider_runs(place: Place, model: P
     assert result.returncode == DEVICE and "was built without CUDAExecutionProvider" in result.stderr, result.stderr
 
 
+def test_sensitivities_of_weights_in_blocks(place: Place, model: Path, data: Path, on_host: dict) -> None:
+    blocks = ["--weights-only", "--max-size"]
+    result = support.detent("quantize", model, "-o", place.output, *blocks[:1], "--device", "cuda:0", env=on_host)
+    assert result.returncode == USAGE and "--weights-only solves weights on the CPU" in result.stderr, result.stderr
+    options = [*blocks, str(model.stat().st_size * 97 // 100)]
+    support.quantize(model, place.out / "cpu.onnx", data, *options)
+    told = support.quantize(model, place.out / "device.onnx", data, *options, "--device", "cuda:0", env=on_host)
+    note = "sensitivities ran on the CPU: this ONNX Runtime was built without CUDAExecutionProvider"
+    assert note in told["notes"], told["notes"]
+    assert support.sha256(place.out / "cpu.onnx") == support.sha256(place.out / "device.onnx")
+
+
 def test_gpudirect_storage_that_cannot_be_is_refused_at_once(place: Place, model: Path, data: Path, on_host: dict) -> None:
     options = [*ADAROUND, "--device", "cuda:0", "--set", "gds=on"]
     result = support.detent("quantize", model, "-o", place.output, "--calibration-data", data, *options, env=on_host)

@@ -26,6 +26,7 @@
 #include "quantization/emit/blocks.h"
 #include "quantization/float_placement.h"
 #include "quantization/size_search.h"
+#include "run/calibration_device.h"
 #include "run/prepare.h"
 #include "run/proof.h"
 #include "run/samples.h"
@@ -100,9 +101,15 @@ void BlockWork::choose_bits() {
   if (source_) samples.emplace(plan_samples(*source_));
   BitsPlanner planner(draft_.model, options_, samples);
   planner.check(*options_.weights_only.max_size);
-  planner.measure();
+  measure_sensitivities(planner);
   take(planner.within(*options_.weights_only.max_size));
   run_.note(draft_.placement.notes);
+}
+
+void BlockWork::measure_sensitivities(BitsPlanner& planner) {
+  planner.measure();
+  if (auto note = run::place_note(options_.device, *run_.runtime, "sensitivities"); source_ && !note.empty())
+    run_.note({std::move(note)});
 }
 
 // The samples run again in a run that goes on, so nothing is kept of them.
@@ -114,7 +121,9 @@ run::Context BlockWork::context() const {
 
 PlanSamples BlockWork::plan_samples(data::SampleSource& source) const {
   const auto budget = run::budget_of(resources_, run_.work->path()).memory;
-  return {context(), types_, source, budget, for_sums(budget)};
+  auto measuring = context();
+  measuring.place = run::place_of(options_.device, *run_.runtime);
+  return {std::move(measuring), types_, source, budget, for_sums(budget)};
 }
 
 void BlockWork::take(PlannedBits planned) {
@@ -132,7 +141,7 @@ void BlockWork::meet_target() {
   BitsPlanner planner(original, options_, samples);
   {
     const auto scope = run_.profiler.scope(kPlanStage);
-    planner.measure();
+    measure_sensitivities(planner);
   }
   std::optional<std::pair<DraftedBlocks, BitsPlan>> best;
   std::vector<MeasuredSize> tried;

@@ -65,6 +65,7 @@ class BlockWork {
   const onnx::Model& running() const { return raised_ ? *raised_ : draft_.model; }
   bool keeps_cache_in_bits() const { return options_.kv_cache.type != KvCacheType::keep; }
   run::Context context() const;
+  void measure_sensitivities(BitsPlanner& planner);
   void count_nodes();
   void raise_model();
   void rotate();
