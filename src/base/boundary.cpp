@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/paths.h"
 #include "base/printable.h"
 
 namespace detent {
@@ -32,6 +33,7 @@ void require_answer(const std::error_code& failed, const fs::path& path, const s
 }
 
 void check_opened(const MappedFile& file, const fs::path& judged, const std::string& role) {
+  paths::require_own_files();
   std::error_code failed;
   const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
   require_answer(failed, judged, role);
@@ -53,23 +55,28 @@ void check_opened(const MappedFile& file, const fs::path& judged, const std::str
 
 }  // namespace
 
+Boundary::Boundary(const fs::path& directory, const fs::path& model)
+    : directory_(directory.empty() ? fs::path(".") : directory) {
+  std::error_code failed;
+  home_ = fs::canonical(directory_, failed);
+  if (!failed) model_home_ = fs::canonical(model, failed).parent_path();
+  unknown_ = failed;
+}
+
 std::shared_ptr<const MappedFile> Boundary::open(const fs::path& name, const std::string& role) const {
   const auto told = printable(name.string());
   if (name.empty() || name.is_absolute() || climbs(name) || name.native().find('\0') != std::string::npos)
     throw bad_input(fmt::format("{} '{}' is not a path inside the model's directory", role, told),
                     "keep the file beside the model");
-  const fs::path directory = directory_.empty() ? fs::path(".") : directory_;
   std::error_code status;
-  const fs::path resolved = fs::canonical(directory / name, status);
-  require_answer(status, directory / name, role);
+  const fs::path resolved = fs::canonical(directory_ / name, status);
+  require_answer(status, directory_ / name, role);
   if (status)
     throw bad_input(
-        fmt::format("{} '{}' cannot be opened: {}", role, printable((directory / name).string()), status.message()),
+        fmt::format("{} '{}' cannot be opened: {}", role, printable((directory_ / name).string()), status.message()),
         "keep the file beside the model");
-  const fs::path home = fs::canonical(directory, status);
-  const fs::path model_home = status ? fs::path() : fs::canonical(model_, status).parent_path();
-  require_answer(status, directory, role);
-  if (status || (!is_inside(resolved, home) && !is_inside(resolved, model_home)))
+  require_answer(unknown_, directory_, role);
+  if (unknown_ || (!is_inside(resolved, home_) && !is_inside(resolved, model_home_)))
     throw bad_input(fmt::format("{} '{}' leads outside the model's directory", role, told),
                     "keep the file itself beside the model, or remove the link");
   const auto kind = fs::status(resolved, status).type();

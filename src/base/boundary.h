@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "base/file.h"
 
@@ -15,15 +16,16 @@ namespace detent {
 /// it has no other hard link, since a hard link has no target that could be judged.
 class Boundary {
  public:
-  Boundary(std::filesystem::path directory, std::filesystem::path model)
-      : directory_(std::move(directory)), model_(std::move(model)) {}
+  Boundary(const std::filesystem::path& directory, const std::filesystem::path& model);
 
   /// `name` is relative to the directory; `role` begins messages, as in "initializer 'w': external data file". Throws
   /// bad_input where a rule is broken, and what MappedFile::open() throws.
   std::shared_ptr<const MappedFile> open(const std::filesystem::path& name, const std::string& role) const;
 
  private:
-  std::filesystem::path directory_, model_;
+  std::filesystem::path directory_;
+  std::error_code unknown_;                  // why the next two are not known
+  std::filesystem::path home_, model_home_;  // with every link resolved
 };
 
 }  // namespace detent

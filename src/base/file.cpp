@@ -67,7 +67,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path, const s
     const auto size = static_cast<std::size_t>(info.st_size);
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
     if (address == MAP_FAILED) {
-      throw resource_error(fmt::format("cannot map {} '{}': {}", role, path.string(), errno_text(errno)));
+      throw failed_call(errno, fmt::format("cannot map {} '{}'", role, path.string()), ErrorKind::resource);
     }
     bytes = {static_cast<const std::byte*>(address), size};
   }
@@ -170,7 +170,7 @@ void AtomicFile::flush() {
 void AtomicFile::sync() {
   flush();
   if (::fsync(fd_.get()) != 0) {
-    throw resource_error(fmt::format("cannot write '{}': {}", target_.string(), errno_text(errno)));
+    throw failed_call(errno, fmt::format("cannot write '{}'", target_.string()), ErrorKind::resource);
   }
   synced_ = true;
 }

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/error.h"
 #include "base/failure.h"
 #include "base/remove_tree.h"
 
@@ -72,6 +73,11 @@ fs::path target_of(const fs::path& link) {
   auto found = fs::read_symlink(link, failed);
   check(failed, "read link", link);
   return found;
+}
+
+void require_own_files() {
+  if (!is_folder("/proc/self/fd"))
+    throw device_error("there is no /proc/self/fd, by which the runtime reads files", "mount /proc");
 }
 
 void make_folder(const fs::path& folder) {

@@ -1,5 +1,5 @@
 // Questions to the file system. Where the answer cannot be known (a folder that may not be searched, a name that is too
-// long, a broken disk), all of them throw an Error that names the path: resource where the machine is at fault, else
+// long, a broken disk), they throw an Error that names the path: resource where the machine is at fault, else
 // bad_input.
 #pragma once
 
@@ -26,6 +26,9 @@ std::filesystem::path resolved(const std::filesystem::path& path);
 
 /// Where a symbolic link leads to, as it is written.
 std::filesystem::path target_of(const std::filesystem::path& link);
+
+/// Throws device where /proc/self/fd is not there: files are handed to the runtime, and judged, by their descriptors.
+void require_own_files();
 
 /// Makes the folder and those above it, as far as they are missing.
 void make_folder(const std::filesystem::path& folder);

@@ -77,6 +77,7 @@ void add_bench(CLI::App& app, Signals& signals) {
     config::CommandLine line;
     declared->read(options, line);
     options.stop = signals.token();
+    paths::require_own_files();
     options.program = paths::target_of("/proc/self/exe");
     const auto pictures = take_pictures(line, options.models.front(), options);
     ProgressLine progress;

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/file.h"
 #include "base/leftovers_journal.h"
 #include "base/spawn_texts.h"
@@ -42,7 +43,7 @@ pid_t start(std::vector<std::string> words, int journal) {
   const int failed = ::posix_spawn(&child, "/proc/self/exe", nullptr, &attributes, pointers_to(words).data(),
                                    pointers_to(environment).data());
   ::posix_spawnattr_destroy(&attributes);
-  if (failed != 0) throw resource_error("cannot start a process for --isolate: " + errno_text(failed));
+  if (failed != 0) throw failed_call(failed, "cannot start a process for --isolate", ErrorKind::resource);
   return child;
 }
 
@@ -126,7 +127,7 @@ int run_isolated(const std::vector<std::string>& words) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const UniqueFd journal(::memfd_create("detent-leftovers", 0));
-  if (!journal.valid()) throw resource_error("no memory for --isolate: " + errno_text(errno));
+  if (!journal.valid()) throw failed_call(errno, "no memory for --isolate", ErrorKind::resource);
   const End end = wait_for(start(words, journal.get()), signals);
   if (WIFEXITED(end.status)) return WEXITSTATUS(end.status);
   end_orphans();

@@ -16,6 +16,7 @@
 #include "cli/isolation.h"
 #include "cli/output.h"
 #include "cli/signals.h"
+#include "cli/stack.h"
 #include "cli/usage_errors.h"
 #include "exec/guarded_session.h"
 
@@ -110,6 +111,7 @@ int guarded_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   detent::cli::open_standard_descriptors();
+  detent::cli::settle_stack();
   if (const auto socket = detent::exec::guarded_socket()) return detent::exec::serve_guarded_session(*socket);
   detent::cli::hold_ending_signals();
   detent::cli::clean_up_at_crash();

@@ -44,7 +44,8 @@ ModelToStdout::ModelToStdout(QuantizeOptions& options) {
   if (options.output != "-") return;
   check(options);
   stdout_ = UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (!stdout_.valid() || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) throw resource_error("-o -: " + errno_text(errno));
+  if (!stdout_.valid() || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+    throw failed_call(errno, "-o -", ErrorKind::resource);
   directory_.emplace(options.resources.work_dir.value_or(""));
   options.output = directory_->path() / kName;
 }

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/file.h"
 
 namespace detent::data {
@@ -52,8 +53,8 @@ void ReplayStream::put_down(const std::vector<NamedArray>& sample) {
   const auto path = path_of(kept_.size());
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid())
-    throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
-                         "choose another --work-dir");
+    throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
+                      "choose another --work-dir");
   constexpr std::byte kZeros[kAlignment]{};
   for (const auto& array : sample) {
     write_all(fd.get(), array.bytes, path);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/paths.h"
 #include "exec/tap_names.h"
 #include "graph/decisions.h"
 #include "graph/index.h"
@@ -26,6 +27,7 @@ std::optional<onnx::Placement> place(const onnx::Tensor& tensor, const std::stri
 #if !defined(__x86_64__) && !defined(__aarch64__)
   if (file->offset_of(tensor.data.bytes()) % 8 != 0) return std::nullopt;  // kernels there need aligned data
 #endif
+  paths::require_own_files();
   // By descriptor: another file may stand at the path by now.
   return onnx::Placement{fmt::format("{}/{}", descriptors, file->descriptor()), file->offset_of(tensor.data.bytes())};
 }

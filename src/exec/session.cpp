@@ -81,7 +81,7 @@ Error runtime_error(const std::string& where, const Ort::Exception& e) {
   }
   const auto text = [&] { return fmt::format("{}: ONNX Runtime: {}", where, one_line(e.what())); };
   if (contains_any(e.what(), {"Too many open files", "SystemError : 24", "SystemError : 23"}))
-    return resource_error(text(), "raise the limit on open files");
+    return resource_error(text(), "raise the limit of open files (ulimit -n)");
   if (contains_any(e.what(), {"pthread_create failed", "Resource temporarily unavailable"}))
     return resource_error(text(), "raise the limit of processes (ulimit -u), or give fewer --threads");
   if (is_device_failure(e.what())) return device_error(text());

@@ -33,8 +33,8 @@ class Rotating {
         path_(path),
         fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
     if (!fd_.valid())
-      throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
-                           "choose another --work-dir");
+      throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
+                        "choose another --work-dir");
   }
 
   void run(std::size_t threads) {

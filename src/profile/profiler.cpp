@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/failure.h"
 
 namespace detent::profile {
 namespace {
@@ -61,7 +62,7 @@ Profiler::Profiler(ProfilerOptions options)
   try {
     sampler_ = std::jthread([this](const std::stop_token& stop) { sample(stop); });
   } catch (const std::system_error& error) {
-    throw resource_error(fmt::format("cannot start the profiler's thread: {}", error.code().message()));
+    throw failed_call(error.code().value(), "cannot start the profiler's thread", ErrorKind::resource);
   }
 }
 

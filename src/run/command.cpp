@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/file.h"
 
 namespace detent::run {
@@ -48,12 +49,12 @@ class ShellCommand {
  public:
   explicit ShellCommand(const std::string& line) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw resource_error("no pipe to a command: " + errno_text(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw failed_call(errno, "no pipe to a command", ErrorKind::resource);
     output_ = UniqueFd(ends[0]);
     const UniqueFd input(ends[1]);
     const pid_t parent = ::getpid();
     group_ = ::fork();
-    if (group_ < 0) throw resource_error("cannot start a command: " + errno_text(errno));
+    if (group_ < 0) throw failed_call(errno, "cannot start a command", ErrorKind::resource);
     if (group_ == 0) become_shell(line.c_str(), input.get(), parent);
     ::setpgid(group_, group_);  // here too: whoever comes first
     running_group = group_;

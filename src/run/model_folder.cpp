@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/boundary.h"
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/json.h"
@@ -155,6 +154,7 @@ FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> 
       is_genai_(paths::is_folder(options.model) && paths::exists(folder_.root / kGenaiConfig)),
       target_(checked_output(options)),
       output_(target_),
+      boundary_(folder_.root, folder_.root / folder_.model),
       options_(options) {
   const bool of_folder = paths::is_folder(options.model);
   if (of_folder && folder_.model.parent_path() == "onnx" && options.kv_cache.type != KvCacheType::keep)
@@ -164,7 +164,9 @@ FolderResult::FolderResult(const QuantizeOptions& options, std::vector<Variant> 
   for (std::size_t v = 0; v < variants_.size(); ++v) paths::make_folder((output_.path() / file_of(v)).parent_path());
   const auto model = onnx::read_model(options_.model);
   const auto data = data_files(model);
-  std::erase_if(folder_.others, [&](const auto& file) { return data.contains(paths::resolved(folder_.root / file)); });
+  if (!data.empty())
+    std::erase_if(folder_.others,
+                  [&](const auto& file) { return data.contains(paths::resolved(folder_.root / file)); });
   if (of_folder) check_config();
   // What must not be copied is better known before hours of work than after them.
   for (const auto& file : folder_.others) open(file);
@@ -199,10 +201,6 @@ QuantizeOptions FolderResult::options(std::size_t variant) const {
   made.family.clear();
   made.output = output_.path() / file_of(variant);
   return made;
-}
-
-std::shared_ptr<const MappedFile> FolderResult::open(const fs::path& file) const {
-  return Boundary(folder_.root, options_.model).open(file, "file of the model's folder");
 }
 
 void FolderResult::copy_others(const fs::path& to) const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/boundary.h"
 #include "base/folder.h"
 #include "detent/quantize.h"
 
@@ -55,7 +56,9 @@ class FolderResult {
  private:
   bool in_own_folders() const { return is_genai_ && !variants_.front().name.empty(); }
   std::filesystem::path file_of(std::size_t variant) const;
-  std::shared_ptr<const MappedFile> open(const std::filesystem::path& file) const;
+  std::shared_ptr<const MappedFile> open(const std::filesystem::path& file) const {
+    return boundary_.open(file, "file of the model's folder");
+  }
   void copy_others(const std::filesystem::path& to) const;
   void check_config() const;
   void correct_config() const;
@@ -65,6 +68,7 @@ class FolderResult {
   bool is_genai_ = false;
   std::filesystem::path target_;
   AtomicFolder output_;
+  Boundary boundary_;
   QuantizeOptions options_;
 };
 

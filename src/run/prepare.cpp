@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/file.h"
 #include "base/printable.h"
 #include "config/derived.h"
@@ -187,8 +188,8 @@ graph::Store file_store(const fs::path& directory, std::string name) {
     const fs::path path = directory / fmt::format("{}-{}.bin", name, count++);
     const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!fd.valid())
-      throw resource_error(fmt::format("cannot create '{}': {}", path.string(), errno_text(errno)),
-                           "choose another --work-dir");
+      throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
+                        "choose another --work-dir");
     write_all(fd.get(), bytes, path);
     const auto file = MappedFile::open(path, "working file");
     return onnx::TensorData::mapped(file, file->bytes());

@@ -120,8 +120,8 @@ UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identit
   const fs::path path = directory / kIdentity;
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.valid() || !lock(file))
-    throw resource_error(fmt::format("cannot use '{}': {}", directory.string(), errno_text(errno)),
-                         "choose another --work-dir");
+    throw failed_call(errno, fmt::format("cannot use '{}'", directory.string()), ErrorKind::resource,
+                      "choose another --work-dir");
   const std::string text = json_text(identity);
   write_all(file.get(), std::as_bytes(std::span(text)), path);
   if (!durable) return file;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/file.h"
 #include "store/io_queue.h"
 #include "store/payload_hash.h"
@@ -57,7 +58,7 @@ ProbePayload::ProbePayload(const std::filesystem::path& directory) {
   std::string name = (directory / "device-probe-XXXXXX").string();
   const UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
   if (!file.valid())
-    throw resource_error(fmt::format("cannot make a file in '{}': {}", directory.string(), errno_text(errno)));
+    throw failed_call(errno, fmt::format("cannot make a file in '{}'", directory.string()), ErrorKind::resource);
   record_ = {name, 0, kBytes, 0, {}};
   std::vector<std::uint64_t> words(kBytes / sizeof(std::uint64_t));
   std::uint64_t random = 0x9E3779B97F4A7C15;  // no file system can compress this

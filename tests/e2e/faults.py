@@ -119,6 +119,7 @@ KINDS = ["memory", "open", "read", "write", "sync", "rename", "map", "thread", "
 
 def make_inputs(folder: Path) -> dict[str, Path]:
     """What all commands read."""
+    folder.mkdir()
     folders = ("data", "net_data", "ids", "folder", "decoder", "statistics", "others")
     paths = {name: folder / name for name in folders} | {"kernels": folder / "kernels.json"}
     paths |= {name: folder / f"{name}.onnx" for name in ("model", "net", "quantized")}
@@ -179,6 +180,10 @@ class Bench:
         return subprocess.run(
             self.words, capture_output=True, text=True, timeout=120, check=False, env=environment, errors="replace"
         )
+
+    def like(self, other: "Bench") -> None:
+        """Of the same command: an undisturbed run there gives what one here would."""
+        self.expected, self.before = other.expected, other.before
 
     def counts(self) -> dict[str, tuple[int, list[int]]]:
         """For each kind of call: how many there are in an undisturbed run, and the first ones from each place. Sets what
@@ -277,14 +282,19 @@ class Tally:
     wrong: list[str] = dataclasses.field(default_factory=list)
 
 
-def try_points(folder: Path, name: str, kinds: dict[str, int | None], jobs: int, every: bool = False) -> dict[str, Tally]:
+def counted(benches: list) -> dict[str, tuple[int, list[int]]]:
+    counts = benches[0].counts()
+    for bench in benches[1:]:
+        bench.like(benches[0])
+    return counts
+
+
+def try_points(
+    folder: Path, name: str, inputs: dict[str, Path], kinds: dict[str, int | None], jobs: int, every: bool = False
+) -> dict[str, Tally]:
     """Runs `name` once for each point: of each kind so many, spread over the run (None: all)."""
-    folder.mkdir(parents=True)
-    inputs_folder = folder / "inputs"
-    inputs_folder.mkdir()
-    inputs = make_inputs(inputs_folder)
     benches = [Bench(folder / f"{job}", COMMANDS[name], inputs) for job in range(jobs)]
-    counts = [bench.counts() for bench in benches][0]
+    counts = counted(benches)
     points = [f"{kind}@{n}" for kind, sample in kinds.items() for n in chosen(*counts[kind], every, sample)]
     # Alone, and with all later ones of its kind; of a sample, these take turns.
     if COMMANDS[name].python:  # where a whole interpreter runs out with it, only single ones are detent's
@@ -340,7 +350,8 @@ def main() -> int:
     for name in arguments.commands:
         with tempfile.TemporaryDirectory() as folder:
             kinds = dict.fromkeys(arguments.kinds, arguments.sample)
-            became, wrong = report(name, try_points(Path(folder) / "f", name, kinds, arguments.jobs, arguments.every))
+            inputs = make_inputs(Path(folder) / "inputs")
+            became, wrong = report(name, try_points(Path(folder) / "f", name, inputs, kinds, arguments.jobs, arguments.every))
             total, all_wrong = total + became, all_wrong + wrong
     print(f"{total.total()} points: {dict(total)}; {all_wrong} wrong")
     return 1 if all_wrong else 0

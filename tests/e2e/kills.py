@@ -125,6 +125,10 @@ class Bench(faults.Bench):
             return self.kill([""] * kills, chance.uniform(0, 1.1 * self.seconds))
         return self.kill([point if kind in CHANGING else f"{kind}=kill@{rest}"])
 
+    def like(self, other: "Bench") -> None:
+        super().like(other)
+        self.seconds = other.seconds
+
     def counts(self) -> dict[str, tuple[int, list[int]]]:
         found = super().counts()
         begun = time.monotonic()
@@ -156,12 +160,12 @@ def passes(bench: Bench, point: str) -> int:
 KINDS = [*CHANGING, *FAIL_POINTS]
 
 
-def try_kills(folder: Path, name: str, jobs: int, kinds: dict[str, int | None], at_random: int) -> dict[str, faults.Tally]:
+def try_kills(
+    folder: Path, name: str, inputs: dict[str, Path], jobs: int, kinds: dict[str, int | None], at_random: int
+) -> dict[str, faults.Tally]:
     """Kills `name` at so many points of each kind (None: all), and `at_random` times at random."""
-    (folder / "inputs").mkdir(parents=True)
-    inputs = faults.make_inputs(folder / "inputs")
     benches = [Bench(folder / f"{job}", COMMANDS[name], inputs) for job in range(jobs)]
-    counts = [bench.counts() for bench in benches][0]
+    counts = faults.counted(benches)
     points = [f"random@{seed}" for seed in range(at_random)]
     for kind, sample in kinds.items():
         if kind in CHANGING:
@@ -182,7 +186,8 @@ def main() -> int:
     for name in arguments.commands:
         with tempfile.TemporaryDirectory() as folder:
             kinds = dict.fromkeys(KINDS, arguments.sample)
-            tallies = try_kills(Path(folder) / "f", name, arguments.jobs, kinds, arguments.random)
+            inputs = faults.make_inputs(Path(folder) / "inputs")
+            tallies = try_kills(Path(folder) / "f", name, inputs, arguments.jobs, kinds, arguments.random)
             became, wrong = faults.report(name, {kind: tally for kind, tally in tallies.items() if tally.became})
             total, all_wrong = total + became, all_wrong + wrong
     print(f"{total.total()} kills: {dict(total)}; {all_wrong} wrong")

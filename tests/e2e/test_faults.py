@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 import pytest
 import support
-from failures import BAD_INPUT, RESOURCE, USAGE, Place, check
+from failures import BAD_INPUT, DEVICE, RESOURCE, USAGE, Place, check
 from onnx import TensorProto, helper
 from support import DETENT, PLAIN, Path
 
@@ -157,6 +157,35 @@ def test_too_few_descriptors_are_the_machines_fault(place: Place, model: Path, d
         if result.returncode != 127:
             assert "internal" not in result.stderr
     assert RESOURCE in codes
+
+
+@pytest.mark.parametrize("kib", [16, 64, 512])
+@pytest.mark.parametrize("words", [["--version"], ["quantize"]], ids=" ".join)
+def test_a_small_stack(kib: int, words: list[str], place: Place, model: Path, data: Path) -> None:
+    """The soft limit is raised; where the hard one is too low, a line says so."""
+    command = words if words == ["--version"] else [*words, model, "-o", place.output, "--calibration-data", data, *PLAIN]
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    soft = lambda: resource.setrlimit(resource.RLIMIT_STACK, (kib << 10, hard))  # noqa: E731
+    assert support.detent(*command, env=place.environment, preexec_fn=soft).returncode == 0
+    result = support.detent(*command, env=place.environment, preexec_fn=limited(resource.RLIMIT_STACK, kib << 10))
+    check(RESOURCE, r"stack is limited.*ulimit -s", result.returncode, result.stderr, result.stdout)
+    place.assert_no_temporary_files()
+
+
+WITHOUT_PROC = "unshare --mount sh -c 'mount --bind {empty} /proc && exec {command}'"
+
+
+@pytest.mark.parametrize("command", ["quantize {model} -o {output} --calibration-data {data}", "inspect {model}", "bench {model}"])
+def test_no_proc(command: str, place: Place, model: Path, data: Path) -> None:
+    (place.inputs / "empty").mkdir()
+    words = f"{support.DETENT} " + command.format(model=model, output=place.output, data=data)
+    whole = WITHOUT_PROC.format(empty=place.inputs / "empty", command=words)
+    result = subprocess.run(whole, shell=True, capture_output=True, text=True, env=place.environment, check=False)
+    if "unshare:" in result.stderr or "mount:" in result.stderr:
+        pytest.skip("no rights to mount")
+    said = "".join(line for line in result.stderr.splitlines(True) if not line.startswith("Error in cpuinfo:"))
+    check(DEVICE, "no /proc/self/fd.*mount /proc", result.returncode, said, result.stdout)
+    place.assert_no_temporary_files()
 
 
 def test_a_time_limit(place: Place, model: Path, data: Path) -> None:

@@ -35,6 +35,7 @@ def test_no_folder_stays_when_no_descriptor_is_left(tmp_path: pathlib.Path) -> N
 
 
 def test_a_call_that_fails(tmp_path: pathlib.Path) -> None:
-    tallies = faults.try_points(tmp_path / "f", "python", FEW, os.cpu_count() or 1)
+    inputs = faults.make_inputs(tmp_path / "inputs")
+    tallies = faults.try_points(tmp_path, "python", inputs, FEW, os.cpu_count() or 1)
     assert not [line for tally in tallies.values() for line in tally.wrong]
     assert sum(tally.became["refused"] for tally in tallies.values()) > 5

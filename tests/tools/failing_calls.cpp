@@ -390,6 +390,7 @@ WRITING(pwrite64, (int fd, const void* data, std::size_t size, off64_t at), (fd,
 
 SAVING(fsync)
 SAVING(fdatasync)
+SAVING(syncfs)
 
 // What is not saved yet stays open under another number.
 int close(int fd) {

@@ -171,10 +171,10 @@ void run_quantized(Bytes input) {
   beside(options, verify);
 }
 
-const Registered quantized{{"quantized", run_quantized, {&kModel}, 1, 60}};
-const Registered inspects{{"inspect", run_inspect, {&kModel}, 0, 20}};
-const Registered plans{{"plan", run_plan, {&kModel}, 1, 40}};
-const Registered quantizes{{"quantize", run_quantize, {&kModel}, 1, 40}};
+const Registered quantized{{"quantized", run_quantized, {&kModel}, 1, 300}};
+const Registered inspects{{"inspect", run_inspect, {&kModel}, 0, 60}};
+const Registered plans{{"plan", run_plan, {&kModel}, 1, 200}};
+const Registered quantizes{{"quantize", run_quantize, {&kModel}, 1, 120}};
 const Registered weights{{"weights", run_weights, {&kModel}, 1, 50}};
 
 }  // namespace
