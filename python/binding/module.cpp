@@ -56,6 +56,25 @@ void give_score(Host& host, AccuracyConfig& accuracy) {
   };
 }
 
+// The model that samples are for.
+template <class Options>
+std::filesystem::path model_of(const Options& options) {
+  if constexpr (requires { options.models; }) {
+    return options.models.front();
+  } else if constexpr (requires { options.float_model; }) {
+    return options.float_model;
+  } else {
+    return options.model;
+  }
+}
+
+template <class Options>
+std::unique_ptr<SampleStream> samples_of(Host& host, nb::handle given, const Options& options) {
+  Resources resources;
+  if constexpr (requires { options.resources.memory_budget; }) resources = options.resources;
+  return open_stream(host, given, model_of(options), options.max_samples, resources);
+}
+
 // One call of the library with the caller's samples and progress.
 template <class Options, class Call>
 nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, Call call, nb::handle profiler = {}) {
@@ -64,8 +83,8 @@ nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, C
   if constexpr (requires { options.profiler; }) {
     if (profiler.is_valid() && !profiler.is_none()) options.profiler = &nb::cast<PythonProfiler&>(profiler).native();
   }
-  std::optional<PythonStream> stream;
-  if (!samples.is_none()) options.samples = &stream.emplace(host, samples);
+  const auto stream = samples_of(host, samples, options);
+  if (stream != nullptr) options.samples = stream.get();
   options.progress = progress_to(host, progress);
   if constexpr (requires { options.accuracy; }) give_score(host, options.accuracy);
   decltype(call(options)) result;
@@ -101,8 +120,8 @@ nb::object run_check(const nb::dict& given) {
 nb::object run_verify(const nb::dict& given, nb::handle samples, nb::handle progress, nb::handle consumer) {
   Host host;
   auto options = read_options<VerifyOptions>(given);
-  std::optional<PythonStream> stream;
-  if (!samples.is_none()) options.samples = &stream.emplace(host, samples);
+  const auto stream = samples_of(host, samples, options);
+  if (stream != nullptr) options.samples = stream.get();
   std::optional<PythonConsumer> runtime;
   if (!consumer.is_none()) options.consumer = &runtime.emplace(host, consumer);
   options.progress = progress_to(host, progress);

@@ -1,12 +1,15 @@
 #include "stream.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 
 #include <utility>
 
 #include "arrays.h"
+#include "config/command_line_names.h"
 #include "fields.h"
+#include "run/pictures.h"
 
 namespace detent::python {
 namespace {
@@ -38,6 +41,19 @@ std::optional<std::vector<NamedArray>> PythonStream::next() {
 
 void PythonStream::rewind() {
   host_.call([&] { source_.attr("rewind")(); });
+}
+
+std::unique_ptr<SampleStream> open_stream(Host& host, nb::handle source, const std::filesystem::path& model,
+                                          std::size_t samples, const Resources& resources) {
+  if (source.is_none()) return nullptr;
+  if (!nb::isinstance<nb::dict>(source)) return std::make_unique<PythonStream>(host, source);
+  const auto pictures = nb::cast<nb::dict>(source);
+  const auto preset = nb::cast<std::string>(pictures["preset"]);
+  const auto names = config::enum_names<data::ImagePreset>();
+  return run::open_pictures({nb::cast<std::filesystem::path>(pictures["folder"]),
+                             static_cast<data::ImagePreset>(config::value_of(names, preset, "preset")),
+                             nb::cast<std::size_t>(pictures["size"])},
+                            model, samples, resources);
 }
 
 }  // namespace detent::python

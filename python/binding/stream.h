@@ -3,6 +3,10 @@
 
 #include <nanobind/nanobind.h>
 
+#include <filesystem>
+#include <memory>
+
+#include "detent/resources.h"
 #include "detent/samples.h"
 #include "host.h"
 
@@ -26,5 +30,10 @@ class PythonStream final : public SampleStream {
   bool can_rewind_;
   std::size_t size_;
 };
+
+/// The stream that a call reads from what Python gave as its samples: an object as above, or a dict {"folder",
+/// "preset", "size"} of pictures for the one input of `model`. Null for None. Throws Error, of files.
+std::unique_ptr<SampleStream> open_stream(Host& host, nanobind::handle source, const std::filesystem::path& model,
+                                          std::size_t samples, const Resources& resources);
 
 }  // namespace detent::python

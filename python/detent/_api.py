@@ -28,6 +28,7 @@ from ._results import (
 from ._samples import Data, stream_of
 from ._search import SearchResult
 from ._verify import Consumer, Verification
+from .data import Pictures
 from .errors import ResourceError, UsageError
 
 _Native = Callable[..., dict[str, Any]]
@@ -54,9 +55,11 @@ class _Run:
         self.options[name] = _models.path_of(model, self.folder, f"{name}.onnx")
 
     def call(self, native: _Native, data: Data | None, progress: Progress, *more: object) -> dict[str, Any]:
-        samples = None
+        samples: object = None
         if isinstance(data, str | os.PathLike):
             self.options["calibration_data"] = data
+        elif isinstance(data, Pictures):
+            samples = data._asdict()
         elif data is not None:
             samples = stream_of(data, self.inputs)
         with contextlib.closing(_progress.shown(progress)) as display:

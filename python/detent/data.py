@@ -7,7 +7,7 @@ import os
 import pathlib
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from .errors import BadInput, UsageError
 
@@ -62,6 +62,14 @@ class Images:
         return np.ascontiguousarray(pixels[None])
 
 
+class Pictures(NamedTuple):
+    """A folder of pictures that detent reads itself, as its command does; see images()."""
+
+    folder: str
+    preset: str
+    size: int  #: 0: as the model has it
+
+
 def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
     try:
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and os.path.isfile(p))
@@ -74,6 +82,11 @@ def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
     return paths
 
 
+@overload
+def images(
+    folder: str | os.PathLike[str], size: int = 0, *, preset: Literal["imagenet", "01", "11", "255", "yolo"]
+) -> Pictures: ...
+@overload
 def images(
     folder: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     size: int | tuple[int, int],
@@ -83,7 +96,18 @@ def images(
     *,
     channels: Literal["RGB", "BGR", "L"] = "RGB",
     name: str = "",
-) -> Images:
+) -> Images: ...
+def images(
+    folder: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    size: int | tuple[int, int] = 0,
+    mean: float | Sequence[float] = 0.0,
+    std: float | Sequence[float] = 1.0,
+    layout: Literal["nchw", "nhwc"] = "nchw",
+    *,
+    channels: Literal["RGB", "BGR", "L"] = "RGB",
+    name: str = "",
+    preset: str | None = None,
+) -> Images | Pictures:
     """The images below a folder as samples, in the order of their paths; read one at a time, again for each pass.
 
     folder: or a sequence of image files, in any order.
@@ -91,9 +115,13 @@ def images(
     mean, std: of each channel, for pixels from 0 to 1: (pixel / 255 - mean) / std.
     channels: "L" is one channel of brightness.
     name: of the input; optional for models with one input.
+    preset: how pictures become the one input of a model, as for the command's --image-preset, bit for bit: detent reads .jpg and
+    .png files itself then, in the model's size and layout. size is only for models that leave it open.
 
-    Needs Pillow: pip install pillow.
+    Without a preset Pillow is needed: pip install pillow.
     """
+    if preset is not None:
+        return _pictures(folder, size, preset, (mean, std, layout, channels, name) != (0.0, 1.0, "nchw", "RGB", ""))
     import importlib.util
 
     import numpy as np
@@ -119,6 +147,16 @@ def images(
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
         raise UsageError(f"size: {size!r} is not a width and a height", "give one number, or two")
     return Images(paths, pair, per_channel(mean, "mean"), per_channel(std, "std"), layout, channels, name)
+
+
+def _pictures(folder: Any, size: Any, preset: str, has_more: bool) -> Pictures:
+    if not isinstance(folder, str | os.PathLike):
+        raise UsageError("preset is for the pictures of a folder", "give one, or mean and std instead of preset")
+    if has_more:
+        raise UsageError("mean, std, layout, channels and name do not go with preset, which says them", "leave them out")
+    if not isinstance(size, int) or size < 0:
+        raise UsageError(f"size: {size!r} is not a number of pixels", "leave it out, or give one number")
+    return Pictures(os.fspath(folder), preset, size)
 
 
 class Columns:

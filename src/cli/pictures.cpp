@@ -1,11 +1,7 @@
 #include "cli/pictures.h"
 
-#include <fmt/format.h>
-
 #include "base/error.h"
-#include "data/picture_stream.h"
-#include "onnx/model.h"
-#include "run/samples.h"
+#include "run/pictures.h"
 
 namespace detent::cli {
 
@@ -18,15 +14,7 @@ std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, con
     return nullptr;
   }
   if (data) throw usage_error("--images and --calibration-data both give samples", "leave one of them out");
-  const auto inputs = run::input_specs(onnx::read_model(model));
-  if (inputs.size() != 1)
-    throw usage_error(fmt::format("--images: the model has {} inputs", inputs.size()),
-                      "write .npz files with all of them, and give --calibration-data");
-  return data::open_pictures(*line.images, inputs.front(),
-                             {.preset = line.image_preset,
-                              .size = line.image_size,
-                              .samples = samples,
-                              .memory = run::memory_for_samples(resources) / 2});
+  return run::open_pictures({*line.images, line.image_preset, line.image_size}, model, samples, resources);
 }
 
 }  // namespace detent::cli

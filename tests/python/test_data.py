@@ -30,6 +30,27 @@ def test_images_calibrate_a_model_twice_over(model):
     assert quantized.result.samples == len(images)
 
 
+@pytest.mark.parametrize("preset", ["imagenet", "01", "11", "255", "yolo"])
+def test_presets_are_those_of_the_command(preset, model, tmp_path):
+    detent.quantize(model, tmp_path / "a.onnx", detent.data.images(PHOTOS, preset=preset), {"preset": "plain"})
+    words = ["--images", PHOTOS, "--image-preset", preset, "--no-bench"]
+    result = support.detent("quantize", model, "-o", tmp_path / "b.onnx", *words)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_pictures_by_preset_are_samples_of_every_call(model, tmp_path):
+    pictures = detent.data.images(PHOTOS, preset="01")
+    quantized = detent.quantize(model, tmp_path / "q.onnx", pictures, {"preset": "plain", "max_samples": 3})
+    assert quantized.samples == 3
+    assert detent.compare(model, tmp_path / "q.onnx", pictures).samples == len([*detent.data.images(PHOTOS, 16)])
+    assert detent.calibrate(model, tmp_path / "s.stats", pictures).samples > 0
+    assert not detent.bench(model, data=pictures).synthetic
+    for preset, more, says in [("42", {}, "imagenet"), ("01", {"mean": 0.5}, "leave them out"), ("01", {"size": -1}, "pixels")]:
+        with pytest.raises(detent.UsageError, match=says):
+            detent.quantize(model, None, detent.data.images(PHOTOS, preset=preset, **more))
+
+
 def test_what_is_no_image_is_named(tmp_path, model):
     with pytest.raises(detent.BadInput, match="holds no images"):
         detent.data.images(tmp_path, 16)

@@ -1,0 +1,24 @@
+#include "run/pictures.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "onnx/model.h"
+#include "run/samples.h"
+
+namespace detent::run {
+
+std::unique_ptr<SampleStream> open_pictures(const PictureFolder& pictures, const std::filesystem::path& model,
+                                            std::size_t samples, const Resources& resources) {
+  const auto inputs = input_specs(onnx::read_model(model));
+  if (inputs.size() != 1)
+    throw usage_error(fmt::format("--images: the model has {} inputs", inputs.size()),
+                      "write .npz files with all of them, and give --calibration-data");
+  return data::open_pictures(pictures.folder, inputs.front(),
+                             {.preset = pictures.preset,
+                              .size = pictures.size,
+                              .samples = samples,
+                              .memory = memory_for_samples(resources) / 2});
+}
+
+}  // namespace detent::run
