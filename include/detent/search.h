@@ -83,7 +83,7 @@ struct ServingMachine {
   double requests = 0;            // a second
   std::uint64_t peak_memory = 0;  // of an instance, as measured here
   double price = 0;               // of an hour
-  std::uint64_t count = 0;        // of such machines, of those that serve all requests for the least
+  std::uint64_t needed = 0;       // of such machines, of those that serve all requests for the least
 };
 
 struct SearchResult {

@@ -188,7 +188,7 @@ struct Fields<ServingMachine> {
   static constexpr Field<S> all[] = {shown<&S::machine>("machine"),   shown<&S::model>("model"),
                                      shown<&S::seconds>("seconds"),   shown<&S::instances>("instances"),
                                      shown<&S::requests>("requests"), shown<&S::peak_memory>("peak_memory"),
-                                     shown<&S::price>("price"),       shown<&S::count>("count")};
+                                     shown<&S::price>("price"),       shown<&S::needed>("needed")};
 };
 template <>
 struct Fields<SearchResult> {

@@ -40,7 +40,7 @@ class ServingMachine(NamedTuple):
     requests: float  #: a second
     peak_memory: int  #: of an instance, as measured here
     price: float  #: of an hour
-    count: int  #: of such machines, of those that serve all requests for the least
+    needed: int  #: of such machines, of those that serve all requests for the least
 
 
 def _milliseconds(seconds: float) -> str:
@@ -68,7 +68,7 @@ _MACHINES = (
     Column("requests/s", "requests", fixed(1)),
     Column("memory", "peak_memory", size),
     Column("price/h", "price", fixed(4)),
-    Column("machines", "count"),
+    Column("needed", "needed"),
 )
 
 

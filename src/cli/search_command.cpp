@@ -35,9 +35,9 @@ void print_machines(const SearchResult& r, const SearchOptions& options) {
   for (const auto& m : r.machines) {
     print_text("{:>9.4g} {:>12.4g} {:>10} {:>10.4g}  {:<14} {}\n", kMilli * m.seconds, m.requests,
                m.peak_memory == 0 ? "-" : format_size(m.peak_memory), m.price, m.model, m.machine);
-    if (m.count == 0) continue;
-    price += static_cast<double>(m.count) * m.price;
-    fleet.push_back(fmt::format("{} x {} with {}", m.count, m.machine, m.model));
+    if (m.needed == 0) continue;
+    price += static_cast<double>(m.needed) * m.price;
+    fleet.push_back(fmt::format("{} x {} with {}", m.needed, m.machine, m.model));
   }
   print_text("{:g} requests a second for the least: {}, {:.4g} an hour\n", *options.requests, fmt::join(fleet, ", "),
              price);

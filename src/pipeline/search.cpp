@@ -288,7 +288,7 @@ class Search {
     result_.machines = serve(machines_, offered, result_.points, *options_.requests);
     if (result_.machines.empty()) throw none_serves(options_, result_.points, machines_, seconds);
     for (const auto& each : result_.machines) {
-      if (each.count == 0) continue;
+      if (each.needed == 0) continue;
       const auto named = [&](const SearchPoint& point) { return point.name == each.model; };
       std::find_if(result_.points.begin(), result_.points.end(), named)->chosen.push_back("on " + each.machine);
     }

@@ -74,7 +74,7 @@ nlohmann::json to_json(const SearchPoint& point) {
 nlohmann::json to_json(const ServingMachine& machine) {
   return {{"machine", machine.machine},     {"model", machine.model},       {"seconds", machine.seconds},
           {"instances", machine.instances}, {"requests", machine.requests}, {"peak_memory_bytes", machine.peak_memory},
-          {"price", machine.price},         {"count", machine.count}};
+          {"price", machine.price},         {"needed", machine.needed}};
 }
 
 }  // namespace

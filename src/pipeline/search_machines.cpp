@@ -130,7 +130,7 @@ std::vector<ServingMachine> serve(const std::vector<Machine>& machines,
   std::vector<searching::Offer> offers;
   for (const auto& each : all) offers.push_back({each.requests, each.price});
   const auto counts = searching::cheapest_fleet(offers, requests);
-  for (std::size_t m = 0; m < all.size(); ++m) all[m].count = counts[m];
+  for (std::size_t m = 0; m < all.size(); ++m) all[m].needed = counts[m];
   return all;
 }
 

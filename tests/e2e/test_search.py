@@ -269,9 +269,9 @@ def test_machines_serve_with_the_models_that_suit_them(net: Path, table: Path, t
         assert told["instances"] == threads
         assert told["requests"] == pytest.approx(threads / told["seconds"])
         assert told["peak_memory_bytes"] > 5 << 20
-    assert sum(m["count"] * m["requests"] for m in served.values()) >= 1000
+    assert sum(m["needed"] * m["requests"] for m in served.values()) >= 1000
     chosen = {why for p in front["points"] for why in p["chosen"]}
-    assert chosen == {f"on {name}" for name, m in served.items() if m["count"]}
+    assert chosen == {f"on {name}" for name, m in served.items() if m["needed"]}
     for point in front["points"]:
         assert not point["chosen"] or Path(point["written"]).exists()
     assert "requests a second for the least: " in found.stdout

@@ -44,7 +44,7 @@ def test_machines_are_a_table(model: pathlib.Path, samples: list[support.Sample]
     (tmp_path / "machines.json").write_text(json.dumps({"machines": [here]}))
     found = detent.search(model, tmp_path / "found", samples, machines=tmp_path / "machines.json", requests=50, **words)
     (served,) = found.machines
-    assert served.count * served.requests >= 50
+    assert served.needed * served.requests >= 50
     assert found.chosen["on here"].name == served.model
     assert "here" in str(found)
 
