@@ -33,3 +33,10 @@ def test_overflows_are_seen(path: Path) -> None:
     assert "__stack_chk_fail" in symbols
     if path in (DETENT, *LIBRARIES):
         assert re.search(r" __\w+_chk@", symbols.replace("__stack_chk", "")), "built without _FORTIFY_SOURCE"
+
+
+@pytest.mark.parametrize("path", BUILT, ids=lambda path: path.name)
+def test_no_library_comes_from_the_current_folder(path: Path) -> None:
+    """Which an empty entry stands for, as any other that is not absolute."""
+    for found in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", read(path, "-d")):
+        assert all(entry.startswith(("/", "$ORIGIN")) for entry in found.split(":")), found

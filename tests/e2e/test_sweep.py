@@ -404,7 +404,7 @@ def test_the_smallest_memory_budget_is_named_and_kept(wide: Case, tmp_path: Path
 
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_the_smallest_memory_budget_of_tuning_is_named_and_kept(rounding: str, tmp_path: Path) -> None:
-    case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 16, 3, 48, 192), tmp_path)
+    case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 6, 3, 48, 192), tmp_path)
     options = FINETUNE[rounding]
     digest = case.digest(*options)
     smallest = smallest_budget(case.refused(RESOURCE, "fine-tuning needs", *options, "--memory-budget", "60MiB"))

@@ -78,8 +78,12 @@ void read_solved(Parts parts) {
   file += as_text(data);
   put("solved/solved-1", as_byte_span(file));
   try_to([&] {
-    const auto layers = solve::SolvedLayers(directory).load(1);
-    if (!layers) return;
+    const solve::SolvedLayers solved(directory);
+    const auto layers = solved.load(1);
+    if (!layers) {
+      require(!try_to([&] { solved.load_saved(1); }), "what is damaged ends a run that has just written it");
+      return;
+    }
     for (const auto& layer : *layers) {
       for (const auto* part : {&layer.integers, &layer.bias, &layer.scale, &layer.bias_scale}) {
         std::size_t seen = 0;

@@ -1,0 +1,80 @@
+"""Values that nobody means, for every option: a run works or ends with one line, and takes away nothing."""
+
+import json
+import os
+import random
+import subprocess
+import zlib
+
+import pytest
+import support
+from failures import BAD_INPUT, DEVICE, RESOURCE, USAGE, Place
+from support import DETENT, Path
+
+COMMANDS = {
+    "quantize": "quantize {model} -o {out}/q.onnx --calibration-data {data} --preset plain --no-bench",
+    "calibrate": "calibrate {model} -o {out}/statistics --calibration-data {data}",
+    "compare": "compare {model} {model} --calibration-data {data}",
+    "bench": "bench {model}",
+    "plan": "plan {model}",
+    "verify": "verify {model} {model} --calibration-data {data}",
+    "search": "search {model} -o {out}/s --calibration-data {data} --points 1 --formats int8",
+}
+WORDS = ["nan", "-inf", "-0", "1e400", "9" * 40, "", "٣", "0x10", "1_000", " 1", "+1", "-1", "18446744073709551616", ",", "1=1"]
+WORDS += [os.fsdecode(b"\xe9\xff"), "%s%n", "99999999999GiB", "1e300GiB", "a\nb\x1b[2J", "{}", "[", "~", "(a{1,99999})", "*"]
+PATHS = ["fifo", "folder", "dangling", "loop", "empty", "/dev/full", "/dev/zero", "/proc/self/mem", "a" * 300, "no/such", "/"]
+FEW = 4  # values of an option; all with STRANGE=all
+
+
+def options() -> list[dict]:
+    listed = subprocess.run([DETENT, "options"], capture_output=True, text=True, check=True)
+    return json.loads(listed.stdout)["options"]
+
+
+def cases() -> list:
+    given = [row for row in options() if row["name"].islower() and row["label"] != "CMD"]  # no words, and nothing to execute
+    rows = {(row["name"], command): row for row in given for command in row["commands"] if command in COMMANDS}
+    return [pytest.param(command, row, id=f"{command}-{name}") for (name, command), row in rows.items()]
+
+
+def strange_things(folder: Path) -> list[Path]:
+    os.mkfifo(folder / "fifo")
+    (folder / "folder").mkdir()
+    (folder / "dangling").symlink_to("nowhere")
+    (folder / "loop").symlink_to("loop")
+    (folder / "empty").touch()
+    return sorted(folder.iterdir())
+
+
+def test_every_option(place: Place, model: Path, data: Path) -> None:
+    """Which option gets which values follows from its name; with more time, all get all."""
+    things = strange_things(place.inputs)
+    kinds = [path.lstat().st_mode for path in things]
+    for case in cases():
+        command, row = case.values
+        values = [str(place.inputs / path) for path in PATHS] if row["type"].startswith("path") else WORDS
+        chance = random.Random(zlib.crc32(case.id.encode()))
+        # One option in so many is enough for each run of the tests.
+        if os.environ.get("STRANGE") != "all":
+            values = chance.sample(values, FEW) if chance.random() < 0.06 else []
+        base = COMMANDS[command].format(model=model, data=data, out=place.out).split()
+        for value in values:
+            given = chance.choice([[f"--{row['name']}={value}"], ["--set", f"{row['name']}={value}"]])
+            result = subprocess.run(
+                [DETENT, *base, *given],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=120,
+                env=place.environment,
+                check=False,
+            )
+            told = support.without_progress(result.stderr.decode(errors="backslashreplace"))
+            said = f"{command} {given}: {result.returncode}: {told[-300:]}"
+            assert result.returncode in (0, USAGE, BAD_INPUT, RESOURCE, DEVICE), said
+            assert "internal error" not in told and "\x1b" not in told, said
+            if result.returncode:
+                assert len([line for line in told.splitlines() if line.startswith("detent: error: ")]) == 1, said
+            place.assert_no_temporary_files()
+            assert [path.lstat().st_mode for path in things] == kinds, said
+            for made in place.out.iterdir():
+                subprocess.run(["rm", "-rf", made], check=True)
