@@ -210,13 +210,13 @@ std::string verdict(const QuantizeResult& r) {
 
 void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
   const auto type = options.config.float_type;
-  print_text("{}: {} nodes in {}, {} in float32, {} casts; {:.1f} % of the float bytes converted; {} -> {}; {}\n",
-             options.output.string(), r.floats->nodes,
+  print_text("{}: {} in {}, {} in float32, {}; {:.1f} % of the float bytes converted; {} -> {}; {}\n",
+             options.output.string(), counted(r.floats->nodes, "node"),
              type == FloatType::bfloat16  ? "bfloat16"
              : type == FloatType::float16 ? "float16"
                                           : "16-bit floats",
-             r.floats->nodes_kept, r.floats->casts, 100 * r.floats->constants, format_size(r.model_bytes_before),
-             format_size(r.model_bytes_after), counted_samples(r.samples));
+             r.floats->nodes_kept, counted(r.floats->casts, "cast"), 100 * r.floats->constants,
+             format_size(r.model_bytes_before), format_size(r.model_bytes_after), counted_samples(r.samples));
 }
 
 // A line for each member.

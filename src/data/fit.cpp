@@ -43,6 +43,12 @@ std::string hint_for(const InputSpec& input, onnx::DataType type, Dims found) {
     const std::array<std::int64_t, 4> channels_last{found[0], found[3], found[1], found[2]};
     if (dims_fit(expected, channels_last)) return "the channels are last: save array.transpose(0, 3, 1, 2)";
   }
+  if (expected.size() == 4 && found.size() == 3) {
+    const std::array<std::int64_t, 4> as_is{1, found[0], found[1], found[2]};
+    const std::array<std::int64_t, 4> channels_last{1, found[2], found[0], found[1]};
+    if (!dims_fit(expected, as_is) && dims_fit(expected, channels_last))
+      return "the channels are last and there is no batch axis: save array.transpose(2, 0, 1)[None]";
+  }
   if (found.size() + 1 == expected.size()) return "save it with a leading batch axis: array[None]";
   return fmt::format("save arrays of shape {}", describe_shape(expected));
 }

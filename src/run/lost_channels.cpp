@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMostChannels = 4096;
 constexpr float kMuchLarger = 16;
+constexpr double kLeastRatio = 3;  // of how the channels vary to the errors: a constant has 1 at most
 
 // Through nodes that only move values.
 bool are_probabilities(const onnx::Model& model, const graph::Index& index, const std::string& output) {
@@ -43,7 +44,7 @@ void ChannelSums::start(const data::Array& in_float) {
   for (const auto axis : {std::size_t{1}, rank - 1}) {
     const auto count = static_cast<std::size_t>(in_float.shape[axis]);
     if (count < 2 || count > kMostChannels) continue;
-    axes_.push_back({axis, std::vector<Channel>(count, {kNone, -kNone, kNone, -kNone})});
+    axes_.push_back({axis, std::vector<Channel>(count, {kNone, -kNone})});
   }
 }
 
@@ -65,15 +66,19 @@ void ChannelSums::add(const data::Array& in_float, const data::Array& quantized)
       auto& channel = channels[i / inner % channels.size()];
       channel.low = std::min(channel.low, x[i]);
       channel.high = std::max(channel.high, x[i]);
-      channel.low_q = std::min(channel.low_q, y[i]);
-      channel.high_q = std::max(channel.high_q, y[i]);
+      const double value = x[i], error = value - static_cast<double>(y[i]);
+      channel.count += 1;
+      channel.sum += value;
+      channel.squares += value * value;
+      channel.errors += error * error;
     }
   }
 }
 
 bool ChannelSums::is_lost(const Channel& channel, float largest) {
   const float own = std::max(std::abs(channel.low), std::abs(channel.high));
-  return channel.low < channel.high && channel.low_q == channel.high_q && own * kMuchLarger <= largest;
+  return channel.low < channel.high && channel.errors * kLeastRatio > channel.variation() &&
+         own * kMuchLarger <= largest;
 }
 
 std::vector<std::string> ChannelSums::lost() const {
@@ -85,16 +90,21 @@ std::vector<std::string> ChannelSums::lost() const {
     for (std::size_t first = 0; first < channels.size(); ++first) {
       std::size_t end = first;
       float own = 0;
-      for (; end < channels.size() && is_lost(channels[end], largest); ++end)
+      double variation = 0, errors = 0;
+      for (; end < channels.size() && is_lost(channels[end], largest); ++end) {
         own = std::max({own, std::abs(channels[end].low), std::abs(channels[end].high)});
+        variation += channels[end].variation();
+        errors += channels[end].errors;
+      }
       if (end == first) continue;
       const auto which =
           end == first + 1 ? fmt::format("channel {} is", first) : fmt::format("channels {} to {} are", first, end - 1);
-      told.push_back(
-          fmt::format("Output '{}', axis {}: {} constant, since their values, which reach {:.3g}, share a scale with "
-                      "values to {:.3g}: give --accuracy-fallback int16, leave the node that makes them in float "
-                      "(--exclude-nodes), or make them an output of their own.",
-                      output_, axis, which, own, largest));
+      told.push_back(fmt::format(
+          "Output '{}', axis {}: {} lost, with errors of {:.0f} % of how they vary, since their values, which "
+          "reach {:.3g}, share a scale with values to {:.3g}: give --accuracy-fallback int16, leave the node that "
+          "makes them in float "
+          "(--exclude-nodes), or make them an output of their own.",
+          output_, axis, which, 100 * std::sqrt(errors / variation), own, largest));
       first = end;
     }
     if (!told.empty()) return told;

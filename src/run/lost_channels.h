@@ -1,5 +1,5 @@
-// Channels of an output that a quantized model leaves constant, since they share a scale with much larger ones: boxes
-// to 600 beside scores to 1. One figure for the output does not show them.
+// Channels of an output that a quantized model leaves constant, or little more, since they share a scale with much
+// larger ones: boxes to 600 beside scores to 1. One figure for the output does not show them.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,9 @@ class ChannelSums {
 
  private:
   struct Channel {
-    float low = 0, high = 0;      // of the float model
-    float low_q = 0, high_q = 0;  // of the quantized one
+    float low = 0, high = 0;  // of the float model, as the sums are; errors: squares of differences from it
+    double count = 0, sum = 0, squares = 0, errors = 0;
+    double variation() const { return squares - sum * sum / count; }
   };
   struct Axis {
     std::size_t axis = 0;

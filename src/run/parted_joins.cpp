@@ -10,24 +10,15 @@
 
 #include "config/derived.h"
 #include "graph/index.h"
-#include "graph/traits.h"
+#include "graph/moved_values.h"
 #include "quantization/formats.h"
 
 namespace detent::run {
 namespace {
 
-using graph::Trait;
 using onnx::Node;
 
 constexpr double kFewSteps = 16;  // of the joint scale, for the largest value of one input
-
-bool takes_parts(const Node& node) {
-  return node.is("Split") || node.is("Slice") || node.is("Gather") || node.is("GatherElements");
-}
-
-bool moves(const Node& node) {
-  return takes_parts(node) || node.is("Concat") || node.is("Cast") || graph::has_trait(node, Trait::rearranges);
-}
 
 // What the output of a Concat would do to the smallest of its inputs.
 struct Loss {
@@ -71,22 +62,10 @@ class Parting {
 
   // Nodes that move what a Concat makes, with itself, where that leaves the graph or is taken apart again.
   std::set<std::size_t> moved_from(std::size_t concat) const {
-    std::set<std::size_t> nodes{concat};
-    std::vector<std::size_t> open{concat};
-    bool parts = false;
-    while (!open.empty()) {
-      const Node& node = model_.graph.nodes[open.back()];
-      open.pop_back();
-      parts = parts || takes_parts(node);
-      for (const auto& value : node.outputs()) {
-        parts = parts || index_.is_output(value);
-        for (const int reader : index_.consumers(value)) {
-          const auto r = static_cast<std::size_t>(reader);
-          if (moves(model_.graph.nodes[r]) && nodes.insert(r).second) open.push_back(r);
-        }
-      }
-    }
-    return parts ? nodes : std::set<std::size_t>();
+    auto moved = graph::moved_from(model_, index_, model_.graph.nodes[concat].outputs().front());
+    if (!moved.parts) return {};
+    moved.nodes.insert(concat);
+    return std::move(moved.nodes);
   }
 
  private:

@@ -23,6 +23,7 @@
 #include "quantization/formats.h"
 #include "quantization/infinite_values.h"
 #include "quantization/integer_chains.h"
+#include "quantization/name_pattern.h"
 #include "quantization/selection.h"
 #include "run/shared_decisions.h"
 #include "run/unseen_bodies.h"
@@ -164,6 +165,19 @@ void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) 
                     fmt::format("give its shape, as in --shape {}:{}", input.name, example));
 }
 
+// Nodes that the user named are taken as they are.
+graph::Notes part_products(onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
+                           const fs::path& work_dir) {
+  if (is_float(config.activation_type) || config.formats_given) return {};
+  std::vector<quantization::NamePattern> named;
+  for (const auto* names : {&config.nodes, &config.exclude_nodes})
+    for (const auto& name : *names) named.emplace_back(name);
+  const auto stays = [&](const onnx::Node& node) {
+    return std::any_of(named.begin(), named.end(), [&](const auto& name) { return name.matches(node.id()); });
+  };
+  return graph::part_products(model, types, stays, file_store(work_dir, "part"));
+}
+
 // What no type has to be known for.
 void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
                   std::vector<std::string>& notes) {
@@ -224,8 +238,10 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (config::preset(config).quantizes && config.activations == Activations::fixed) {
     append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
     const auto means = graph::pad_before_means(model);
-    changed = changed || !means.empty();
+    const auto parts = part_products(model, types, config, work_dir);
+    changed = changed || !means.empty() || !parts.empty();
     append(notes, means);
+    append(notes, parts);
   }
   graph::drop_unused_initializers(model);
   const auto forms = rewrite_for_target(model, types, config, work_dir);

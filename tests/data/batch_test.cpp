@@ -156,6 +156,12 @@ TEST_F(Batching, ChannelsLastGetsAHint) {
   expect_bad({input("x", {-1, 3, -1, -1})}, {"found float32 [1, 4, 5, 3]", "transpose(0, 3, 1, 2)"});
 }
 
+TEST_F(Batching, ChannelsLastWithoutABatchGetsAHint) {
+  put("a.npy", counting({4, 5, 3}));
+  expect_bad({input("x", {1, 3, 4, 5})}, {"found float32 [4, 5, 3]", "transpose(2, 0, 1)[None]"});
+  expect_bad({input("x", {2, 4, 5, 3})}, {"found float32 [4, 5, 3]", "array[None]"});
+}
+
 TEST_F(Batching, MaxSamplesAndRewind) {
   put("a.npy", counting({6, 2}));
   const auto source = open({input("x", {2, 2})}, {2, 0});

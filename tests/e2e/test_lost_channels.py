@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support import Path
 
 RNG = np.random.default_rng(0)
-HEADS = ("Conv", "ConvTranspose", "MatMul", "Transpose", "Softmax")
+HEADS = ("Conv", "Grouped", "ConvTranspose", "MatMul", "Transpose", "Softmax")
 
 
 def model(head: str) -> onnx.ModelProto:
@@ -27,7 +27,10 @@ def model(head: str) -> onnx.ModelProto:
         shape = [1, 12, 16, 16]
         if head == "ConvTranspose":
             weights["w2"] = weights["w2"].transpose(1, 0, 2, 3)
-        nodes.append(helper.make_node(head if head.startswith("Conv") else "Conv", ["r", "w2"], ["y"], "head"))
+        groups = {"group": 2} if head == "Grouped" else {}  # no run of channels of one size is a product of its own
+        if groups:
+            weights["w2"] = weights["w2"][:, :16]
+        nodes.append(helper.make_node(head if head.startswith("Conv") else "Conv", ["r", "w2"], ["y"], "head", **groups))
     if head in ("Transpose", "Softmax"):
         nodes[-1].output[0] = "raw"
         more = {"perm": [0, 2, 3, 1]} if head == "Transpose" else {"axis": 1}
@@ -59,7 +62,13 @@ def test_what_is_lost_is_told(tmp_path: Path, data: Path, head: str, target: str
     found = np.stack([y[0] for y in support.outputs(support.load(tmp_path / "q.onnx"), samples)])
     axis = 1 if head not in ("Transpose", "MatMul") else -1
     scores = np.moveaxis(found, axis + 1 if axis > 0 else axis, 0)[4:]
-    dead = [c for c, values in enumerate(scores, 4) if np.ptp(values) == 0]
+    true = np.moveaxis(exact, axis + 1 if axis > 0 else axis, 0)[4:]
+    dead = [
+        c
+        for c, (x, y) in enumerate(zip(true, scores, strict=True), 4)
+        if 3 * np.sum((x - y) ** 2.0) > np.sum((x - x.mean()) ** 2.0)
+    ]
+    assert dead or head != "Grouped" or target == "ort-cpu"
     lost = told["accuracy"].get("lost_channels", [])
     if head == "Softmax" or not dead:
         assert not lost
