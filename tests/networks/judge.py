@@ -33,6 +33,12 @@ NEAR, EXACT = 0.1, 90
 LOW = 6
 
 
+def in_turns(seed: int, each: int) -> list[str]:
+    """So many targets for a network, others for each round of the families, of which there are as many."""
+    first = each * seed + seed // len(TARGETS)
+    return [TARGETS[(first + i) % len(TARGETS)] for i in range(each)]
+
+
 @dataclasses.dataclass
 class Verdict:
     network: str
