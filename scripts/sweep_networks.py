@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Networks in the idioms of exporters, quantized for every target: how many are right, refused clearly, or wrong.
 
-    sweep_networks.py [--count N] [--first SEED] [--target NAME]… [--preset NAME]… [--layers] [--jobs N] [--refusals]
+    sweep_networks.py [--count N] [--first SEED] [--each N | --target NAME…] [--preset NAME]… [--layers]
+                      [--jobs N] [--refusals]
 
 Wrong ones are listed with the seed of their network (tests/networks/networks.py), then comes a table, also of a sweep that is
 interrupted. Ends with 1 where any is wrong.
+All targets, if none is given; with --each N so many of them for each network, in turns, so that many networks cost little.
 Presets take turns with the seeds, if none is given. For a Python that has onnx, numpy and onnxruntime, such as build/venv's."""
 
 import argparse
@@ -17,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "networks"))
 
-from judge import TARGETS, Verdict, judged
+from judge import TARGETS, Verdict, in_turns, judged
 from networks import network
 
 PRESETS = ("plain", "balanced")
@@ -26,11 +28,12 @@ PRESETS = ("plain", "balanced")
 def verdicts(seed: int, options: argparse.Namespace) -> list[tuple[str, Verdict]]:
     made = network(seed)
     presets = options.preset or [PRESETS[seed % 2]]
+    targets = in_turns(seed, options.each) if options.each else options.target or TARGETS
     found = []
     for preset in presets:
         with tempfile.TemporaryDirectory(prefix="detent-networks-") as name:
             folder = Path(name)
-            found += [(preset, judged(made, t, preset, folder, with_layers=options.layers)) for t in options.target or TARGETS]
+            found += [(preset, judged(made, t, preset, folder, with_layers=options.layers)) for t in targets]
     return found
 
 
@@ -38,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--target", action="append", choices=TARGETS)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--each", type=int, choices=range(1, len(TARGETS) + 1), metavar="N")
+    which.add_argument("--target", action="append", choices=TARGETS)
     parser.add_argument("--preset", action="append")
     parser.add_argument("--layers", action="store_true", help="compare each layer with exact integers as well")
     parser.add_argument("--jobs", type=int, default=1)

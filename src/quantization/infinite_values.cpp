@@ -28,8 +28,8 @@ bool are_finite(const onnx::TensorData& data, Bits exponent) {
 }
 
 bool hands_on(const onnx::Node& node) {
-  static constexpr std::array<std::string_view, 18> kTypes{
-      "Add",     "Sub",       "Where",  "Cast",   "CastLike", "Expand", "Flatten", "Identity", "Mul",
+  static constexpr std::array<std::string_view, 19> kTypes{
+      "Add",     "Sub",       "Where",  "Cast",   "CastLike", "Expand", "Flatten", "Identity", "Mul",      "Trilu",
       "Reshape", "Transpose", "Concat", "Gather", "Slice",    "Split",  "Squeeze", "Tile",     "Unsqueeze"};
   return node.domain().empty() && std::find(kTypes.begin(), kTypes.end(), node.op_type()) != kTypes.end();
 }
@@ -37,6 +37,11 @@ bool hands_on(const onnx::Node& node) {
 // Rows of a table that are looked up are seldom those that hold such values; what is added is added as a whole.
 bool adds(const onnx::Node& node, std::size_t input) {
   return node.is("Add") || node.is("Sub") || (node.is("Where") && input > 0);
+}
+
+bool fills_with_infinity(const onnx::Model& model, const onnx::Node& node) {
+  const auto* value = node.is("ConstantOfShape") ? node.attribute("value") : nullptr;
+  return value != nullptr && !all_finite(onnx::read_attribute_tensor(model, node, *value));
 }
 
 }  // namespace
@@ -61,8 +66,8 @@ std::set<std::string> infinite_values(const onnx::Model& model) {
     return !is_finite;
   };
   for (const auto& node : model.graph.nodes) {
-    if (!hands_on(node)) continue;
-    bool any = false;
+    if (!hands_on(node) && !node.is("ConstantOfShape")) continue;
+    bool any = fills_with_infinity(model, node);
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
       const auto& input = node.inputs()[i];
       any = found.contains(input) || (adds(node, i) && is_infinite(input)) || any;

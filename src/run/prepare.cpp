@@ -178,6 +178,27 @@ graph::Notes part_products(onnx::Model& model, const graph::ValueTypes& types, c
   return graph::part_products(model, types, stays, file_store(work_dir, "part"));
 }
 
+// ONNX Runtime 1.31 draws random numbers in opsets before 22 alone; from there on convolutions have bfloat16.
+void refuse_lost_draws(const onnx::Model& model, const QuantConfig& config, const exec::Runtime& runtime,
+                       std::int64_t given) {
+  const graph::Index index(model);
+  const auto& nodes = model.graph.nodes;
+  const auto drawing = std::find_if(nodes.begin(), nodes.end(),
+                                    [&](const auto& node) { return graph::draws_numbers(model, index, node); });
+  if (drawing == nodes.end()) return;
+  try {
+    exec::probe_values(runtime, model);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+    const bool by_target = config.target != QuantConfig{}.target;
+    throw bad_input(
+        fmt::format("{} raises '{}' from opset {} to {}, and this ONNX Runtime draws no numbers there for {} '{}'",
+                    by_target ? fmt::format("--target {}", config.target) : "--float bf16", model.path.string(), given,
+                    model.opset(), drawing->op_type(), printable(drawing->name())),
+        "make what it draws an input of the model, or choose float16 or block floats");
+  }
+}
+
 // What no type has to be known for.
 void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
                   std::vector<std::string>& notes) {
@@ -228,8 +249,10 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)
     opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
-  const bool upgrade = model.opset() < opset;
+  const auto given = model.opset();
+  const bool upgrade = given < opset;
   if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
+  if (upgrade && config.float_type == FloatType::bfloat16) refuse_lost_draws(model, config, runtime, given);
   graph::resolve_cast_likes(model, types);
   append(notes, graph::remove_identities(model));
   bool changed = compute_constants(prepared, config, runtime);

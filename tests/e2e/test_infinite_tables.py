@@ -72,3 +72,37 @@ def test_weights_of_products_are_refused(form: str, tmp_path: Path) -> None:
     options = FORMS[form] if form == "blocks" else [*FORMS[form], "--calibration-data", data]
     refused = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options)
     assert refused.returncode == 3 and "'table'" in refused.stderr and not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_masks_that_are_filled_while_the_model_runs_stay_in_float(dtype: type, tmp_path: Path) -> None:
+    """What else reads the mask keeps it from being clamped."""
+    rng = np.random.default_rng(2)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node
+    weights = [numpy_helper.from_array((rng.standard_normal((WIDTH, WIDTH)) / 6).astype(dtype), name) for name in "qo"]
+    weights += [numpy_helper.from_array(np.array(value, dtype), name) for name, value in {"low": -100, "zero": 0}.items()]
+    nodes = [
+        node("Shape", ["x"], ["length"], "length", end=1),
+        node("Concat", ["length", "length"], ["square"], "square", axis=0),
+        node("ConstantOfShape", ["square"], ["full"], "full", value=numpy_helper.from_array(np.array([-np.inf], dtype))),
+        node("Trilu", ["full", "one"], ["mask"], "mask", upper=1),
+        node("MatMul", ["x", "q"], ["queries"], "queries"),
+        node("Transpose", ["x"], ["keys"], "keys", perm=[1, 0]),
+        node("MatMul", ["queries", "keys"], ["scores"], "scores"),
+        node("Add", ["scores", "mask"], ["masked"], "masked"),
+        node("Softmax", ["masked"], ["shares"], "shares"),
+        node("Less", ["mask", "low"], ["hidden"], "hidden"),
+        node("Where", ["hidden", "zero", "shares"], ["seen"], "seen"),
+        node("MatMul", ["seen", "x"], ["mixed"], "mixed"),
+        node("MatMul", ["mixed", "o"], ["y"], "y"),
+    ]
+    values = [helper.make_tensor_value_info(name, kind, ["n", WIDTH]) for name in "xy"]
+    constants = [*weights, numpy_helper.from_array(np.array(1), "one")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    samples = [{"x": rng.standard_normal((LENGTH, WIDTH)).astype(dtype)} for _ in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, "--preset", "plain")
+    reference = support.outputs(support.load(tmp_path / "m.onnx"), samples)
+    assert support.sqnr(reference, support.outputs(support.check_model(tmp_path / "q.onnx"), samples)) > 20

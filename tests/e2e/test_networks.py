@@ -7,8 +7,8 @@ from support import ROOT, Path
 
 sys.path.insert(0, str(ROOT / "tests" / "networks"))
 
-from judge import TARGETS, detent, judged  # noqa: E402
-from networks import FAMILIES, network  # noqa: E402
+from judge import detent, in_turns, judged  # noqa: E402
+from networks import network  # noqa: E402
 
 COUNT, EACH = 40, 3
 
@@ -16,9 +16,7 @@ COUNT, EACH = 40, 3
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_networks_of_exporters(seed: int, tmp_path: Path) -> None:
     made, preset = network(seed), ("plain", "balanced")[seed % 2]
-    # Other targets for each round of the families, of which there are as many.
-    first = EACH * seed + seed // len(FAMILIES)
-    targets = [TARGETS[(first + i) % len(TARGETS)] for i in range(EACH)]
+    targets = in_turns(seed, EACH)
     verdicts = [judged(made, target, preset, tmp_path, with_layers=seed % 8 == 0 and i == 0) for i, target in enumerate(targets)]
     assert not [verdict for verdict in verdicts if verdict.faults], verdicts
     # With values of 16 bits there is always a way.

@@ -272,3 +272,27 @@ def test_tables_against_the_runtime(target, wheel):
 def test_check_of_a_float_model(cnn):
     result = checked(cnn / "m.onnx", "openvino")
     assert result["falls_back"] == result["refused"] == 0 and result["integer_macs"] == 0
+
+
+DRAWN = {
+    "RandomNormal": {"shape": [1, 3, 8, 8]},
+    "RandomUniform": {"shape": [1, 3, 8, 8]},
+    "RandomNormalLike": {},
+    "RandomUniformLike": {},
+    "Bernoulli": {},
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("asked", [["--target", "amd-npu:bf16"], ["--float", "bf16"]])
+def test_what_draws_numbers_beside_convolutions_is_refused_in_bfloat16(tmp_path, kind, asked):
+    """ONNX Runtime has no kernels of it in the opset that convolutions need."""
+    b = Builder()
+    drawn = b.add(kind, *(["x"] if "shape" not in DRAWN[kind] else []), **DRAWN[kind])
+    y = b.add("Conv", b.add("Add", "x", drawn), b.weight("w", 4, 3, 1, 1))
+    onnx.save(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [y]), tmp_path / "m.onnx")
+    refused = detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--preset", "none", *asked)
+    assert refused.returncode == 3 and refused.stderr.count("\n") == 1, refused.stderr
+    assert f"{' '.join(asked)} raises '" in refused.stderr and f"draws no numbers there for {kind} '" in refused.stderr
+    assert "; make what it draws an input of the model" in refused.stderr
+    assert not (tmp_path / "q.onnx").exists()

@@ -25,12 +25,19 @@ COMPUTED_BY_DETENT = {"amd-npu:bf16", "amd-npu:bfp16"}
 INTEGERS = {"qnn", "qnn:a16", "amd-npu:xint8", "amd-npu:a8w8", "amd-npu:a16w8", "tflite-like"}
 PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"}
 MORE_IN_FLOAT = (" stay in float: ", ": in float, ", ": left to the CPU, ")
+DECIDE_ALIKE = "is compared where both models decide as the float model does"
 # A model or data that detent cannot make what was asked of, and options that contradict each other.
 REFUSED, USAGE = 3, 2
 # Told accuracy may differ from what is found here by so many dB; from so many on, nothing can be told apart.
 NEAR, EXACT = 0.1, 90
 # Whose results are of no use. The preset plain measures nothing, and writes the model as it is.
 LOW = 6
+
+
+def in_turns(seed: int, each: int) -> list[str]:
+    """So many targets for a network, others for each round of the families, of which there are as many."""
+    first = each * seed + seed // len(TARGETS)
+    return [TARGETS[(first + i) % len(TARGETS)] for i in range(each)]
 
 
 @dataclasses.dataclass
@@ -226,6 +233,10 @@ def looked_at(verdict: Verdict, network: Network, result: dict, folder: Path, wi
         verdict.faults.append(f"does not run: {str(error)[:300]}")
         return verdict
     claim = result["accuracy"]["sqnr_db"] if result.get("accuracy") and verdict.target not in FLOATS else None
+    if claim is not None and any(DECIDE_ALIKE in note for note in result["notes"]):
+        # Alone the file may choose other boxes, as many as the float model does.
+        verdict.faults += told_beside_compared(claim, folder)
+        claim = None
     expected = results(model, network.samples)
     faults, verdict.sqnr_db = wrong_result(network, expected, found, claim)
     verdict.faults += faults
