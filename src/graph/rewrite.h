@@ -158,8 +158,8 @@ Notes clamp_masks(onnx::Model& model, const Store& store);
 Notes pad_before_means(onnx::Model& model);
 
 /// A product whose channels differ much in size by its weights, such as boxes of hundreds of pixels beside scores up to
-/// 1, becomes one for each run of neighbours of one size, where its result leaves the graph or is taken apart: joined by
-/// a Concat, or in place of the Split that parts them. Nodes that `stays` names are left as they are.
+/// 1, becomes one for each run of neighbours of one size, where its result leaves the graph or is taken apart: joined
+/// by a Concat, or in place of the Split that parts them. Nodes that `stays` names are left as they are.
 Notes part_products(onnx::Model& model, const ValueTypes& types, const std::function<bool(const onnx::Node&)>& stays,
                     const Store& store);
 
