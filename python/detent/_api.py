@@ -25,10 +25,9 @@ from ._results import (
     PlannedFinetune,
     QuantizeResult,
 )
-from ._samples import Data, stream_of
+from ._samples import Data, Pictures, stream_of
 from ._search import SearchResult
 from ._verify import Consumer, Verification
-from .data import Pictures
 from .errors import ResourceError, UsageError
 
 _Native = Callable[..., dict[str, Any]]

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .errors import BadInput, UsageError
 
@@ -22,6 +22,14 @@ class DataReader(Protocol):
 #: order of the inputs, of which what follows, such as a label, is left out), in anything that can be iterated; a function
 #: that returns such an iterable; an object with get_next().
 Data = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]] | DataReader
+
+
+class Pictures(NamedTuple):
+    """A folder of pictures that detent reads itself, as its command does; see data.images()."""
+
+    folder: str
+    preset: str
+    size: int  #: 0: as the model has it
 
 
 class Stream:

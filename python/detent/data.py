@@ -7,8 +7,9 @@ import os
 import pathlib
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ._samples import Pictures
 from .errors import BadInput, UsageError
 
 if TYPE_CHECKING:
@@ -60,14 +61,6 @@ class Images:
         if self._layout == "nchw":
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels[None])
-
-
-class Pictures(NamedTuple):
-    """A folder of pictures that detent reads itself, as its command does; see images()."""
-
-    folder: str
-    preset: str
-    size: int  #: 0: as the model has it
 
 
 def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:

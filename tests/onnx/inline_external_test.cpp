@@ -85,8 +85,8 @@ TEST_F(Inline, RefusesTypesWithoutAPlainForm) {
 }
 
 TEST_F(Inline, CopiesNoMoreThanItMay) {
-  ExternalFiles files(at("model.onnx"));
   write_file(at("model.onnx"), "");
+  ExternalFiles files(at("model.onnx"));
   ExternalInliner inliner(files, "model 'm'", 40);
   const Wire wire = Wire::own(value(tensor()).bytes);
   inliner.inlined(Message::attribute, wire);
