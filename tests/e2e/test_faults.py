@@ -159,7 +159,7 @@ def test_too_few_descriptors_are_the_machines_fault(place: Place, model: Path, d
     assert RESOURCE in codes
 
 
-@pytest.mark.parametrize("kib", [16, 64, 512])
+@pytest.mark.parametrize("kib", [32, 64, 512])
 @pytest.mark.parametrize("words", [["--version"], ["quantize"]], ids=" ".join)
 def test_a_small_stack(kib: int, words: list[str], place: Place, model: Path, data: Path) -> None:
     """The soft limit is raised; where the hard one is too low, a line says so."""
