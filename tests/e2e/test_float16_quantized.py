@@ -75,7 +75,8 @@ def test_integers_are_made_with_the_scales_that_are_written(tmp_path: Path) -> N
     b = graphs.Builder(3)
     weights = b.rng.normal(size=(64, 32)).astype(np.float32)
     weights[:, 5] *= 1e-5
-    model = b.model({"x": (FLOAT, [8, 64])}, [b.add("MatMul", "x", b.constant("w", weights))])
+    product = b.add("MatMul", "x", b.constant("w", weights))
+    model = b.model({"x": (FLOAT, [8, 64])}, [b.add("Tanh", product)])  # an output of its own would be parted
     onnx.save(model, tmp_path / "m.onnx")
     folder = support.save_samples(tmp_path / "data", samples(8, 64))
     made, _ = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", folder, "--float", "16", "--preset", "plain")
