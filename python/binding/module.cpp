@@ -60,7 +60,7 @@ void give_score(Host& host, AccuracyConfig& accuracy) {
 template <class Options>
 std::filesystem::path model_of(const Options& options) {
   if constexpr (requires { options.models; }) {
-    return options.models.front();
+    return options.models.empty() ? std::filesystem::path() : options.models.front();
   } else if constexpr (requires { options.float_model; }) {
     return options.float_model;
   } else {

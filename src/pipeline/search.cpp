@@ -174,12 +174,12 @@ class Search {
   }
 
   Place machine(std::size_t m) const {
-    auto timed = candidates_.whole;
-    timed.seconds = searching::costs_of(candidates_.elsewhere[m], candidates_.all_in(NodeFormat::fp32)).seconds;
     auto place = here();
-    const double rate = candidates_.whole.seconds > 0 ? timed.seconds / candidates_.whole.seconds : 1;
-    place.whole.seconds *= rate;
-    return {&candidates_.elsewhere[m], timed, place.whole, options_.max_latency};
+    place.problem = &candidates_.elsewhere[m];
+    place.timed.seconds = searching::costs_of(*place.problem, candidates_.all_in(NodeFormat::fp32)).seconds;
+    if (candidates_.whole.seconds > 0) place.whole.seconds *= place.timed.seconds / candidates_.whole.seconds;
+    place.max_latency = options_.max_latency;
+    return place;
   }
 
   // Of a measured model: as long as here, times what its operators take there beside here. Unset: its choice depends on
@@ -268,9 +268,10 @@ class Search {
     std::vector<std::vector<Offered>> offered(machines_.size());
     std::map<std::size_t, std::uint64_t> memory;  // by point
     for (std::size_t m = 0; m < machines_.size(); ++m) {
+      const auto there = machine(m);
       auto& row = seconds.emplace_back();
       for (std::size_t p = 0; p < result_.points.size(); ++p) {
-        row.push_back(seconds_at(machine(m), result_.points[p]));
+        row.push_back(seconds_at(there, result_.points[p]));
         if (!row[p] || !serves(options_, result_.points[p], *row[p])) continue;
         offered[m].push_back({p, *row[p], 0});
         memory[p] = 0;

@@ -46,6 +46,8 @@ def test_pictures_by_preset_are_samples_of_every_call(model, tmp_path):
     assert detent.compare(model, tmp_path / "q.onnx", pictures).samples == len([*detent.data.images(PHOTOS, 16)])
     assert detent.calibrate(model, tmp_path / "s.stats", pictures).samples > 0
     assert not detent.bench(model, data=pictures).synthetic
+    with pytest.raises(detent.UsageError, match="no model"):
+        detent.bench()
     for preset, more, says in [("42", {}, "imagenet"), ("01", {"mean": 0.5}, "leave them out"), ("01", {"size": -1}, "pixels")]:
         with pytest.raises(detent.UsageError, match=says):
             detent.quantize(model, None, detent.data.images(PHOTOS, preset=preset, **more))
