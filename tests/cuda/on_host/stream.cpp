@@ -52,12 +52,14 @@ Graph::~Graph() = default;
 void Graph::launch(const Stream&) const { recorded_->work(); }
 
 int device_count();  // for the tests
+bool has_plain_products();
 
 DeviceFacts facts_of(int number) {
   make_current(number);
   return {"host", 4, std::uint64_t{2} << 30, "CPUExecutionProvider", "Cpu"};
 }
 int device_count() { return 8; }
+bool has_plain_products() { return true; }
 
 void make_current(int number) {
   if (number >= 8) throw device_error("the GPU failed to be used: there are eight");
