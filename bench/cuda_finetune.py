@@ -5,8 +5,9 @@
                    [--precision float32 tf32 bfloat16] [--num-iterations 1000] [--no-cpu] [--json FILE]
                    [-- OPTIONS of detent quantize]
 
-Exit status 1 when, on the GPU, a layer's error is above the CPU's by more than --bound (0.05), or the error of the model's
-outputs on the same samples differs from the CPU's by more than --whole (0.01); 5 when there is no GPU."""
+Exit status 1 when, on the GPU, the mean over layers of tuned ÷ nearest error is above the CPU's by more than --bound (0.01), or
+the error of the model's outputs on the same samples by more than --whole (0.1); 5 when there is no GPU. Single layers are shown,
+not judged: on the CPU, ResNet-18's change by -12 to +6 % where the samples change by 1e-6 of their values."""
 
 import argparse
 import json
@@ -38,20 +39,24 @@ def quantize(args: argparse.Namespace, folder: str, options: list[str]) -> dict:
     return result
 
 
-def row(name: str, result: dict, reference: dict | None) -> tuple[str, float, float]:
-    """A line of the table; by how much the worst layer's error is above the reference's, and the model's differs from it."""
-    solving = sum(layer["seconds"] for layer in result["layers"])
+def mean_ratio(result: dict) -> float:
     ratios = [layer["error_after"] / layer["error_before"] for layer in result["layers"] if layer["error_before"] > 0]
-    worst, whole = 0.0, 0.0
+    return sum(ratios) / max(len(ratios), 1)
+
+
+def row(name: str, result: dict, reference: dict | None) -> tuple[str, float, float]:
+    """A line of the table; by how much the layers' mean ratio, and the model's error, are above the reference's."""
+    solving = sum(layer["seconds"] for layer in result["layers"])
+    mean, worst, above_mean, whole = mean_ratio(result), 0.0, 0.0, 0.0
     if reference is not None:
-        whole = abs(result["whole"] / reference["whole"] - 1) if reference["whole"] > 0 else 0.0
+        above_mean = mean / mean_ratio(reference) - 1
+        whole = result["whole"] / reference["whole"] - 1 if reference["whole"] > 0 else 0.0
         pairs = zip(result["layers"], reference["layers"], strict=True)
         above = (ours["error_after"] / theirs["error_after"] - 1 for ours, theirs in pairs if theirs["error_after"] > 0)
         worst = max(above, default=0.0)
     took = next((note.rsplit("used at most ", 1)[1] for note in result["notes"] if "used at most" in note), "-")
-    mean = sum(ratios) / max(len(ratios), 1)
     start = f"| {name} | {result['wall']:.1f} | {solving:.1f} | {took} | {mean:.3f}"
-    return f"{start} | {100 * worst:+.1f} % | {100 * whole:.1f} % |", worst, whole
+    return f"{start} | {100 * worst:+.1f} % | {100 * whole:+.1f} % |", above_mean, whole
 
 
 def main() -> int:
@@ -64,8 +69,8 @@ def main() -> int:
     p.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
     p.add_argument("--num-iterations", type=int, default=1000)
     p.add_argument("--no-cpu", action="store_true", help="do not run on the CPU for comparison")
-    p.add_argument("--bound", type=float, default=0.05)
-    p.add_argument("--whole", type=float, default=0.01)
+    p.add_argument("--bound", type=float, default=0.01)
+    p.add_argument("--whole", type=float, default=0.1)
     p.add_argument("--json")
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
@@ -87,8 +92,8 @@ def main() -> int:
                     name = f"{rounding} {form} {args.device} {precision}"
                     on = ["--device", args.device, "--set", f"device-precision={precision}"]
                     found = results[name] = quantize(args, folder, options + on)
-                    text, worst, whole = row(name, found, reference)
-                    missed = worst > args.bound or whole > args.whole
+                    text, mean, whole = row(name, found, reference)
+                    missed = mean > args.bound or whole > args.whole
                     print(text, "MISSED" if missed else "met", flush=True)
                     failed = failed or missed
     if args.json:

@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
+#include "calibration/histogram.h"
 #include "cuda/gram_rows.h"
 #include "cuda/launch.h"
+#include "cuda/observe_kernel.h"
 #include "cuda/step_kernels.h"
 #include "shim/cuda_driver.h"
 
@@ -102,6 +106,28 @@ ProductRates product_rates(Device& device, std::size_t rows, std::size_t fan_in,
   return rates;
 }
 
+/// Bytes a second that the observers read of activations behind a Relu: half of them zeros.
+double observer_rate(Device& device, std::size_t count, bool histogram) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> host(count);
+  for (float& value : host) value = std::max(normal(random), 0.0F);
+  auto values = array<float>(device, count);
+  upload<float>(device.stream(), values, host);
+  const auto cell = array<calibration::RunCell>(device, 1);
+  const auto table = array<std::uint32_t>(device, calibration::Histogram::kTable);
+  device.stream().wait();
+  const unsigned blocks = observe_blocks(count, device.facts().multiprocessors);
+  return sizeof(float) * static_cast<double>(count) / seconds(device, [&] {
+           if (histogram)
+             launch(device.stream(), Observe<true>{values.data(), count, cell.data(), table.data()}, blocks,
+                    kObserveBytes<true>);
+           else
+             launch(device.stream(), Observe<false>{values.data(), count, cell.data(), nullptr}, blocks,
+                    kObserveBytes<false>);
+         });
+}
+
 bool judge(const std::string& what, double share, double bound) {
   fmt::print("{} {}: {:.0f} %, bound {:.0f} %\n", share >= bound ? "met   " : "MISSED", what, 100 * share, 100 * bound);
   return share >= bound;
@@ -130,6 +156,13 @@ int run(int number) {
     }
     fmt::print("{:>6} {:>8} {:>10.1f} {:>10.0f} {:>8.0f} % {}\n", rows, fan_in, step * 1e6, rate / 1e9,
                100 * rate / copy, products);
+  }
+  for (const std::size_t count : {std::size_t{1} << 18, std::size_t{1} << 26}) {
+    for (const bool histogram : {false, true}) {
+      const double rate = observer_rate(device, count, histogram);
+      fmt::print("observers of {} {}: {:.0f} GB/s, {:.0f} % of a copy's rate\n", format_size(count * sizeof(float)),
+                 histogram ? "with histograms" : "without histograms", rate / 1e9, 100 * rate / copy);
+    }
   }
   const bool steps = judge("steps of layers of 10^6 weights and more, of a copy's rate", step_share, kStepShare);
   const bool products = judge("products, of cuBLAS's own best", product_share, kProductShare);

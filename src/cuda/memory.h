@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "store/aligned_buffer.h"
+
 namespace detent::profile {
 class DeviceActivity;
 }
@@ -85,15 +87,15 @@ class DeviceArray {
 };
 
 /// Memory of the host that a device copies from and to: while both work on where it is `pinned`, else while the host
-/// waits. Throws resource.
+/// waits. It begins at a block, so that a disk can be read into it, and consists of huge pages where the system has
+/// some: a read past the page cache is otherwise cut into as many pieces as there are pages. Throws resource.
 class HostMemory {
  public:
   HostMemory() noexcept = default;
   explicit HostMemory(std::size_t bytes, bool pinned = true);
   HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
   HostMemory& operator=(HostMemory&& other) noexcept {
-    std::swap(address_, other.address_);
-    std::swap(bytes_, other.bytes_);
+    std::swap(memory_, other.memory_);
     std::swap(pinned_, other.pinned_);
     return *this;
   }
@@ -101,14 +103,13 @@ class HostMemory {
 
   template <class T>
   std::span<T> as() const noexcept {
-    return {static_cast<T*>(address_), bytes_ / sizeof(T)};
+    return {reinterpret_cast<T*>(memory_.bytes().data()), memory_.size() / sizeof(T)};
   }
-  std::size_t size() const noexcept { return bytes_; }
+  std::size_t size() const noexcept { return memory_.size(); }
 
  private:
-  void* address_ = nullptr;
-  std::size_t bytes_ = 0;
-  bool pinned_ = true;
+  store::AlignedBuffer memory_;
+  bool pinned_ = false;
 };
 
 }  // namespace detent::cuda

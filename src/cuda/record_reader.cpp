@@ -83,12 +83,11 @@ class StorageReader : public store::DeviceReader {
 /// Pinned memory that the device's second queue copies from.
 class RecordReader::Buffers : public store::BounceBuffers {
  public:
-  explicit Buffers(Device& device) : device_(device), memory_(kSlots * kPiece + store::kBlock, device.pins()) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.as<std::byte>().data());
-    first_ = memory_.as<std::byte>().data() + (store::kBlock - address % store::kBlock) % store::kBlock;
-  }
+  explicit Buffers(Device& device) : device_(device), memory_(kSlots * kPiece, device.pins()) {}
 
-  std::span<std::byte> slot(std::size_t number) override { return {first_ + number * kPiece, kPiece}; }
+  std::span<std::byte> slot(std::size_t number) override {
+    return memory_.as<std::byte>().subspan(number * kPiece, kPiece);
+  }
   void upload(std::size_t number, std::size_t bytes, void* to) override {
     device_.clock().queued(device_.copies(), DeviceLane::copy, "stored sample", {bytes, 0},
                            [&] { device_.copies().upload(to, slot(number).data(), bytes); });
@@ -104,7 +103,6 @@ class RecordReader::Buffers : public store::BounceBuffers {
  private:
   Device& device_;
   HostMemory memory_;
-  std::byte* first_;
   std::array<Event, kSlots> copied_;
   std::array<bool, kSlots> copies_{};
 };

@@ -31,14 +31,10 @@ DeviceMemory::~DeviceMemory() {
   budget_->give_back(bytes_);
 }
 
-HostMemory::HostMemory(std::size_t bytes, bool pinned) : bytes_(bytes), pinned_(pinned) {
-  if (bytes == 0) return;
-  if (!pinned) {
-    address_ = ::operator new(bytes);
-    return;
-  }
-  const cudaError_t status = cudaMallocHost(&address_, bytes);
-  if (status == cudaErrorMemoryAllocation) {
+HostMemory::HostMemory(std::size_t bytes, bool pinned) : memory_(bytes), pinned_(pinned && bytes > 0) {
+  if (!pinned_) return;
+  const cudaError_t status = cudaHostRegister(memory_.bytes().data(), memory_.size(), cudaHostRegisterDefault);
+  if (status == cudaErrorMemoryAllocation || status == cudaErrorNotSupported) {
     cudaGetLastError();
     throw resource_error(fmt::format("{} of memory cannot be pinned for copies to the GPU", format_size(bytes)),
                          "see the limit of locked memory (ulimit -l), or give --set no-pin-memory");
@@ -47,11 +43,7 @@ HostMemory::HostMemory(std::size_t bytes, bool pinned) : bytes_(bytes), pinned_(
 }
 
 HostMemory::~HostMemory() {
-  if (address_ == nullptr) return;
-  if (pinned_)
-    cudaFreeHost(address_);
-  else
-    ::operator delete(address_);
+  if (pinned_) cudaHostUnregister(memory_.bytes().data());
 }
 
 }  // namespace detent::cuda

@@ -23,8 +23,7 @@ DeviceMemory::~DeviceMemory() {
   budget_->give_back(bytes_);
 }
 
-HostMemory::HostMemory(std::size_t bytes, bool pinned)
-    : address_(std::malloc(bytes == 0 ? 1 : bytes)), bytes_(bytes), pinned_(pinned) {}
-HostMemory::~HostMemory() { std::free(address_); }
+HostMemory::HostMemory(std::size_t bytes, bool pinned) : memory_(bytes), pinned_(pinned) {}
+HostMemory::~HostMemory() = default;
 
 }  // namespace detent::cuda
