@@ -10,6 +10,8 @@
 #include "cuda/gram_sums.h"
 #include "cuda/pass_rows.h"
 #include "cuda/streamed.h"
+#include "solve/layers/device_memory.h"
+#include "solve/layers/input_descent.h"
 #include "solve/solvers.h"
 
 namespace detent::cuda {
@@ -87,6 +89,7 @@ class CudaSolver final : public solve::LayerSolver {
   std::unique_ptr<RecordReaders> readers_;
   std::string solved_by_cpu_;  // the method's name, where the CPU solved a layer
   bool streamed_ = false;      // whether one was solved in mini-batches
+  bool descended_by_cpu_ = false;
 };
 
 void CudaSolver::check_memory(const std::string& layer, const LayerGeometry& geometry, const Shape& input_shape,
@@ -110,6 +113,7 @@ Solution CudaSolver::solve_streamed(const QuantizedWeights& weights, const Layer
                                     std::span<const float> bias, LayerSamples& samples, const FinetuneConfig& config,
                                     const SolveControl& control) {
   streamed_ = true;
+  descended_by_cpu_ = descended_by_cpu_ || (solve::descends(config) && !solve::descends_by_sums(geometry));
   return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, &*readers_}, bias, config, kernels_,
                               control);
 }
@@ -133,7 +137,9 @@ std::vector<std::string> CudaSolver::notes() const {
     notes.push_back(
         fmt::format("the GPU summed the samples of layers; {} itself was solved by the CPU", solved_by_cpu_));
   }
-  if (streamed_) notes.emplace_back("mini-batches ran on the GPU; coordinate descent after them ran on the CPU");
+  if (descended_by_cpu_)
+    notes.emplace_back(
+        "mini-batches ran on the GPU; coordinate descent after them ran on the CPU for layers of long rows");
   if (streamed_ && config_.precision == DevicePrecision::bfloat16) {
     notes.emplace_back(
         "in mini-batches the GPU used bfloat16 for matrix products whose rows have multiples of 8 elements, and TF32 "

@@ -4,10 +4,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cuda/gram_methods.h"
+#include "cuda/gram_sums.h"
 #include "cuda/sample_batches.h"
 #include "cuda/tuned_rows.h"
+#include "solve/layers/device_memory.h"
 #include "solve/layers/input_descent.h"
 #include "solve/layers/iterations.h"
+#include "solve/layers/mini_batches.h"
 #include "solve/layers/streamed.h"
 #include "solve/solvers.h"
 
@@ -222,6 +226,59 @@ std::vector<float> best_bias(Devices& devices, const StreamedLayer& layer, const
   return bias;
 }
 
+/// The positions that the CPU's descent takes, summed.
+solve::GramForm sums_for_descent(Device& device, const StreamedLayer& layer, const FinetuneConfig& config,
+                                 const SolveControl& control) {
+  GramSumsOnDevice sums(device.current(), layer.geometry);
+  const std::size_t most = std::max<std::size_t>(solve::descent_positions(layer.geometry) / layer.samples.count(), 1);
+  for (std::size_t s = 0; s < layer.samples.count(); ++s) {
+    solve::check_stop(control);
+    const SampleRef sample = layer.samples.get(s);
+    const std::size_t positions = solve::Patches(layer.geometry, sample.input_shape).positions();
+    sums.add(sample.input_shape, sample.input, sample.target, solve::draw_positions(positions, most, config.seed, s));
+  }
+  return sums.take();
+}
+
+/// As solve::InputDescent: where there are fewer positions than weights, it keeps weights near their float values.
+void add_ridge(solve::GramForm& form, const solve::QuantizedWeights& weights) {
+  const std::size_t k = weights.fan_in, group_rows = weights.rows / form.groups;
+  const double open = 1 - static_cast<double>(form.positions) / static_cast<double>(k);
+  for (std::size_t g = 0; g < form.groups && open > 0; ++g) {
+    float* const matrix = form.gram.data() + g * k * k;
+    double power = 0;
+    for (std::size_t j = 0; j < k; ++j) power += matrix[j * k + j];
+    const auto ridge = static_cast<float>(open * power / static_cast<double>(k));
+    for (std::size_t j = 0; j < k; ++j) matrix[j * k + j] += ridge;
+    for (std::size_t at = g * group_rows * k; at < (g + 1) * group_rows * k; ++at)
+      form.cross[at] += ridge * weights.values[at];
+  }
+}
+
+/// As solve::descend_on_samples(), by sums over the same positions.
+solve::Integers descend_by_sums(Devices& devices, const StreamedLayer& layer, const Solution& solution,
+                                const FinetuneConfig& config, const solve::Kernels& kernels,
+                                const SolveControl& control) {
+  solve::GramForm form = sums_for_descent(*devices.front(), layer, config, control);
+  if (form.positions == 0) return solution.integers;
+  FinetuneConfig fixed_bias = config;
+  fixed_bias.update_bias = false;
+  const auto methods = [&] {
+    return GramMethodsOnDevices(devices, layer.weights, form, solution.bias, DevicePrecision::float32, kernels,
+                                control);
+  };
+  solve::Integers better =
+      methods().better_rows(fixed_bias, solution.integers, solve::nearest(layer.weights, {}).integers);
+  add_ridge(form, layer.weights);
+  return methods().coordinate_descent(fixed_bias, std::move(better));
+}
+
+Solution in_mini_batches(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
+                         std::span<const float> bias, const FinetuneConfig& config, const SolveControl& control) {
+  StreamedOnDevices problem(devices, on, layer, bias, config, control);
+  return solve::run(problem, config, control);
+}
+
 }  // namespace
 
 Solution solve_streamed(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
@@ -230,11 +287,12 @@ Solution solve_streamed(Devices& devices, const DeviceConfig& on, const Streamed
   const solve::Solver* solver = solve::find_solver(config.rounding);
   if (solver == nullptr || layer.samples.count() == 0) return solve::nearest(layer.weights, bias);
   solve::check_has_streamed_form(*solver);
-  StreamedOnDevices problem(devices, on, layer, bias, config, control);
-  Solution solution = solve::run(problem, config, control);
+  Solution solution = in_mini_batches(devices, on, layer, bias, config, control);
   if (solve::descends(config)) {
-    solution.integers =
-        solve::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config, kernels, control);
+    solution.integers = solve::descends_by_sums(layer.geometry)
+                            ? descend_by_sums(devices, layer, solution, config, kernels, control)
+                            : solve::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config,
+                                                        kernels, control);
   }
   if (config.rounding == WeightSolver::adaround && config.update_bias && !bias.empty()) {
     solution.bias = best_bias(devices, layer, solution, control);

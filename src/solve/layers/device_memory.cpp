@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include "solve/layers/input_descent.h"
 #include "store/aligned_buffer.h"
 
 namespace detent::solve {
@@ -99,6 +100,18 @@ std::uint64_t pass_rows_bytes(const LayerGeometry& g, const Shape& input_shape, 
          sizeof(double) * kLossBlocks + 32 * kDeviceMemoryUnit;
 }
 
+bool descends_by_sums(const LayerGeometry& g) {
+  constexpr std::uint64_t kMostMatrix = std::uint64_t{256} << 20;
+  const auto fan_in = static_cast<std::uint64_t>(g.fan_in());
+  return sizeof(float) * static_cast<std::uint64_t>(g.groups) * fan_in * fan_in <= kMostMatrix;
+}
+
+std::uint64_t descent_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows, std::size_t groups) {
+  return kMatmulScratch + kConvolutionScratch +
+         std::max(gram_sums_bytes(g, input_shape),
+                  gram_rows_bytes(rows, groups, static_cast<std::size_t>(g.fan_in()), 0, DevicePrecision::float32));
+}
+
 std::uint64_t DeviceNeed::peak() const noexcept {
   return std::max(sums, solving.empty() ? 0 : *std::max_element(solving.begin(), solving.end()));
 }
@@ -117,7 +130,10 @@ DeviceNeed device_need(const LayerGeometry& g, const Shape& input_shape, bool st
         streamed ? pass_rows_bytes(g, input_shape, range.count(), config.num_iterations, precision)
                  : kMatmulScratch + gram_rows_bytes(range.count(), own_groups, static_cast<std::size_t>(g.fan_in()),
                                                     config.num_iterations, precision);
-    need.solving.push_back(std::max(solving, errors));
+    const std::uint64_t descent = streamed && descends(config) && descends_by_sums(g)
+                                      ? descent_bytes(g, input_shape, range.count(), own_groups)
+                                      : 0;
+    need.solving.push_back(std::max({solving, errors, descent}));
   }
   return need;
 }

@@ -48,6 +48,13 @@ std::uint64_t pass_bytes(const LayerGeometry& geometry, const Shape& input_shape
 std::uint64_t pass_rows_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
                               std::size_t iterations, DevicePrecision precision);
 
+/// Whether coordinate descent after mini-batches goes by sums on the devices: where their matrix is small beside a
+/// device's memory. It depends on the layer alone, as the result must.
+bool descends_by_sums(const LayerGeometry& geometry);
+/// Such a descent of `rows` of `groups` groups, its sums and scratch included.
+std::uint64_t descent_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
+                            std::size_t groups);
+
 /// Of a layer whose rows several devices share.
 struct DeviceNeed {
   std::uint64_t sums = 0;              // on one of them, scratch included; 0 for mini-batches
