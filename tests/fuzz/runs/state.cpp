@@ -1,13 +1,18 @@
 // What an interrupted run left in its directory, and files of settings beside models: any of them may be damaged, or
 // not what this run wrote.
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <stop_token>
 #include <string_view>
+#include <thread>
 
-#include "base/fingerprint.h"
 #include "base/json.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/runs/sealed.h"
+#include "mpi/peer.h"
 #include "run/checkpoint.h"
 #include "run/model_folder.h"
 #include "run/run_directory.h"
@@ -22,14 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Fingerprint fingerprint_of(Bytes bytes) {
-  Hasher hasher;
-  hasher.add(bytes);
-  return hasher.result();
-}
-
-std::string checksum(Bytes bytes) { return fingerprint_of(bytes).text(); }
-
 /// A run that is to be resumed where there is this run.json.
 void read_run(Bytes identity) {
   const fs::path work = fresh_folder("work");
@@ -37,15 +34,28 @@ void read_run(Bytes identity) {
   fs::permissions(directory, fs::perms::owner_all);
   fs::permissions(put("work/detent-run/run.json", identity), fs::perms::owner_read | fs::perms::owner_write);
   const nlohmann::json wanted{{"output", "out.onnx"}, {"rank", 0}, {"model", "m"}, {"histograms", true}};
-  for (const bool resume : {false, true}) {
-    try_to([&] {
+  auto ranks = test::beside_peer(1, {});
+  const auto opened = [&](bool resume, shim::Ranks* among) {
+    return try_to([&] {
       Resources resources;
       resources.work_dir = work;
       resources.resume = resume;
+      resources.ranks = among;
       run::RunDirectory run(resources, wanted);
+      require(fs::is_directory(run.path()), "a run has a directory");
       run.finish();
     });
+  };
+  {
+    // Of a run that is still going on.
+    const UniqueFd held(::open((directory / "run.json").c_str(), O_RDWR | O_CLOEXEC));
+    require(::flock(held.get(), LOCK_EX | LOCK_NB) == 0, "nobody else holds it");
+    opened(true, nullptr);
+    opened(false, nullptr);
+    require(fs::is_regular_file(directory / "run.json"), "what another process uses stays");
   }
+  for (const bool resume : {false, true}) opened(resume, nullptr);
+  opened(true, &ranks);
 }
 
 void read_progress(Parts parts) {
@@ -68,20 +78,17 @@ void read_progress(Parts parts) {
 
 void read_solved(Parts parts) {
   const fs::path directory = fresh_folder("solved");
-  std::string text(as_text(parts.piece()));
+  const std::string text(as_text(parts.piece()));
   const Bytes data = parts.rest();
-  const std::string mark = "SUM";  // the checksum, which no mutation finds
-  if (const auto at = text.find(mark); at != std::string::npos) text.replace(at, mark.size(), checksum(data));
-  const std::uint64_t size = text.size();
-  std::string file(reinterpret_cast<const char*>(&size), sizeof size);
-  file += text;
-  file += as_text(data);
-  put("solved/solved-1", as_byte_span(file));
+  put("solved/solved-1", as_byte_span(solved_file(text, data)));
+  const auto json = parse_json(text);
+  const auto listed = json && json->is_object() ? json->value("layers", nlohmann::json()) : nlohmann::json();
+  const std::vector<int> owners(listed.size());
   try_to([&] {
     const solve::SolvedLayers solved(directory);
-    const auto layers = solved.load(1);
+    const auto layers = solved.load(1, owners);
     if (!layers) {
-      require(!try_to([&] { solved.load_saved(1); }), "what is damaged ends a run that has just written it");
+      require(!try_to([&] { solved.load_saved(1, owners); }), "what is damaged ends a run that has just written it");
       return;
     }
     for (const auto& layer : *layers) {
@@ -106,7 +113,7 @@ void save_and_read(Parts parts) {
   }
   const solve::SolvedLayers solved(directory);
   solved.save(2, layers);
-  const auto found = solved.load(2);
+  const auto found = solved.load(2, std::vector<int>(layers.size()));
   require(found && found->size() == layers.size(), "saved layers are found");
   for (std::size_t i = 0; i < layers.size(); ++i)
     require(std::ranges::equal((*found)[i].integers.bytes(), layers[i].integers), "a saved layer comes back");
@@ -158,6 +165,29 @@ void read_layer_state(Parts parts) {
   });
 }
 
+/// Another process holds the table, or it cannot be written.
+void await_table(const fs::path& file) {
+  const auto saved = [](const fs::path& path, const std::stop_token& stop) {
+    return try_to([&] {
+      speed::KernelTable table(path);
+      table.add("Conv", {});
+      table.save(stop);
+    });
+  };
+  std::stop_source stopped;
+  const UniqueFd held(::open(file.c_str(), O_RDWR | O_CLOEXEC));
+  require(::flock(held.get(), LOCK_EX | LOCK_NB) == 0, "nobody else holds it");
+  std::jthread stopping([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    stopped.request_stop();
+  });
+  require(!saved(file, stopped.get_token()), "a table that is held is not written");
+  require(!saved(fresh_folder("kernels/folder"), {}), "a folder is no table");
+  fs::create_symlink(file, file.parent_path() / "link");
+  require(!saved(file.parent_path() / "link", {}), "what a link leads to is not replaced");
+  require(!saved(file.parent_path() / std::string(300, 'k'), {}), "no file has so long a name");
+}
+
 void read_kernels(Parts parts) {
   fresh_folder("kernels");
   const fs::path file = put("kernels/table.json", parts.rest());
@@ -170,6 +200,7 @@ void read_kernels(Parts parts) {
     speed::KernelTable(file).find("Conv");
     speed::default_kernel_table("1.0");
   });
+  if (fs::file_size(file) == 0) await_table(file);
 }
 
 /// What goes with a model is copied, but nothing from elsewhere.
