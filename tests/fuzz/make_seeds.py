@@ -218,6 +218,9 @@ def samples() -> dict[str, bytes]:
         "channels-last": files(
             4, 0, (0, npz(False, **{"input_ids": ids, "past_key_values.0.key": np.zeros((1, 3, 2, 1), np.float32)}))
         ),
+        "picture-channels-last": files(238, 0, (2, npy(np.zeros((2, 2, 3), np.float32)))),
+        "picture-without-batch": files(238, 0, (2, npy(np.zeros((3, 2, 2), np.float32)))),
+        "no-type-of-arrays": files(239, 0, (2, npy(x))),
         "one-input-more": files(0, 0, (7, pb(x)), (8, pb(x))),
         "large-when-unpacked": files(0, 0, (0, npz(True, x=np.zeros((200_000, 2), np.float32)))),
         "key-twice": files(0, 0, (0, npz(False, x=x, y=x).replace(b"y.npy", b"x.npy"))),
@@ -333,6 +336,8 @@ def states() -> dict[str, bytes]:
         "genai-none": b"\7\0" + json.dumps({"model": {"decoder": {"pipeline": []}}}).encode(),
         "kernels-empty": b"\5",
         "kernels-wrong": b"\5" + json.dumps({"format": "detent kernel times 1", "kernels": {"Conv": 1}}).encode(),
+        **{f"transformers-cache-{form}": bytes([7, form]) + b"{}" for form in (65, 97, 81, 64)},
+        "transformers-damaged": bytes([7, 65]) + b"{",
         "transformers-data": b"\7\1" + json.dumps({"transformers.js_config": data_told}).encode(),
         "solved-hex": b"\2" + piece(solved.replace(b'"n"', b'{"hex":"ff"}')) + bytes(128),
     }
@@ -369,6 +374,8 @@ def ranks() -> dict[str, bytes]:
         "files-elsewhere": said(1, 0, json.dumps([["../a", 1]]).encode(), b"a", b""),
         "files-without-names": said(1, 0, json.dumps([["..", 1], ["", 1], [3]]).encode(), b"a", b""),
         "files-no-list": said(1, 0, b"{", b""),
+        "files-not-pairs": said(1, 0, json.dumps([["a", 1], [3]]).encode(), b"a", b""),
+        "files-with-no-sizes": said(1, 0, json.dumps([["a", -1]]).encode(), b"a", b""),
         "files-given": said(1, 1),
         "solved": solved(0, [0, 1, 0], 0, 1, no),
         "solved-by-none": solved(0, [0, 1], 0, 0, no),

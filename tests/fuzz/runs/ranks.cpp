@@ -22,6 +22,9 @@ std::vector<std::string> messages_of(Parts& parts) {
 }
 
 void take_values(int rank, const std::vector<std::string>& messages) {
+  std::vector<double> sizes;
+  for (const auto& message : messages) sizes.push_back(static_cast<double>(message.size()));
+  require(shim::owners_of(sizes, 2).size() == sizes.size(), "each item has an owner");
   auto ranks = test::beside_peer(rank, messages);
   try_to([&] {
     shim::any_of(&ranks, false);

@@ -190,6 +190,7 @@ void await_table(const fs::path& file) {
 
 void read_kernels(Parts parts) {
   fresh_folder("kernels");
+  const bool is_empty = parts.empty();
   const fs::path file = put("kernels/table.json", parts.rest());
   try_to([&] {
     speed::KernelTable table(file);
@@ -200,18 +201,70 @@ void read_kernels(Parts parts) {
     speed::KernelTable(file).find("Conv");
     speed::default_kernel_table("1.0");
   });
-  if (fs::file_size(file) == 0) await_table(file);
+  if (is_empty) await_table(file);
+}
+
+std::string field(int number, std::string_view payload) {
+  std::string bytes{static_cast<char>(number << 3 | 2), static_cast<char>(payload.size())};
+  return bytes.append(payload);
+}
+
+/// A model of an input that is a cache, and of a weight in a file beside it.
+std::string model_with_cache() {
+  const std::string weight = std::string("\x08\x01\x10\x01", 4) + field(8, "w") +
+                             field(13, field(1, "location") + field(2, "model.onnx_data")) + "\x70\x01";
+  const std::string type = field(2, field(1, "\x08\x0a"));
+  const std::string graph = field(5, weight) + field(11, field(1, "past_key_values.0.key") + type);
+  return "\x08\x08" + field(7, graph) + field(8, "\x10\x11");
+}
+
+/// Results that the folder of a model is not written to.
+void refuse_places(const fs::path& root) {
+  const auto refused = [](QuantizeOptions options) {
+    require(!try_to([&] { run::FolderResult(options, {{}}); }), "what is no place for a folder is refused");
+  };
+  QuantizeOptions options;
+  options.model = root;
+  options.output = folder() / "result.onnx";
+  refused(options);
+  options.family = {"fp16"};
+  refused(options);
+  options.output = root / "result";
+  refused(options);
+}
+
+// A name that is not UTF-8 stands in no config.json. transformers.js has no caches of integers.
+void write_transformers(const fs::path& root) {
+  QuantizeOptions options;
+  options.model = root;
+  options.output = fresh_folder("written") / "result";
+  std::ofstream(root / "onnx/\xff.onnx") << "model";
+  try_to([&] { run::FolderResult(options, {{}}); });
+  fs::remove(root / "onnx/\xff.onnx");
+  options.kv_cache.type = KvCacheType::int8;
+  try_to([&] { run::FolderResult(options, {{}}); });
+  try_to([&] {
+    options.model = run::model_file(root);
+    options.kv_cache = {};
+    options.family = {"fp16"};
+    run::FolderResult(options, {{"fp16", "_fp16"}});
+  });
 }
 
 /// What goes with a model is copied, but nothing from elsewhere.
-void write_folder(const fs::path& root, bool two, bool with_link) {
+void write_folder(const fs::path& root, bool two, bool with_link, bool with_data) {
+  constexpr std::string_view kEmptyGraph("\x08\x08\x3a\x00\x42\x02\x10\x11", 8);
+  const auto model = with_data ? model_with_cache() : std::string(kEmptyGraph);
+  const auto write_to = [&](const fs::path& path) {
+    std::ofstream(path, std::ios::binary) << model;
+    if (with_data) std::ofstream(path.parent_path() / "model.onnx_data", std::ios::binary) << "data";
+  };
   const auto secret = fresh_folder("elsewhere") / "secret";
   put("elsewhere/secret", as_byte_span("PRIVATE"));
   if (with_link) fs::create_symlink(secret, root / "README.md");
   const fs::path target = fresh_folder("written") / "result";
-  constexpr std::string_view kEmptyGraph("\x08\x08\x3a\x00\x42\x02\x10\x11", 8);
   try_to([&] {
-    std::ofstream(run::model_file(root), std::ios::binary) << kEmptyGraph;
+    write_to(run::model_file(root));
     QuantizeOptions options;
     options.model = root;
     options.output = target;
@@ -219,17 +272,18 @@ void write_folder(const fs::path& root, bool two, bool with_link) {
     if (two) variants = {{"fp16", "_fp16"}, {"q4", "_q4"}};
     run::FolderResult result(options, variants);
     require(!with_link, "a link that leads outside is refused");
-    for (std::size_t v = 0; v < variants.size(); ++v)
-      std::ofstream(result.options(v).output, std::ios::binary) << kEmptyGraph;
+    for (std::size_t v = 0; v < variants.size(); ++v) write_to(result.options(v).output);
     std::vector<std::string> notes;
     result.finish(notes);
   });
   if (with_link) require(!fs::exists(target), "nothing is left of what was refused");
 }
 
-// Bits of `form`: no usual model; one of another name; two of them; what a download leaves; two models are written.
+// Bits of `form`: no usual model; one of another name; two of them; what a download leaves; two models are written; the
+// model has a cache and data, and stands where transformers.js has it.
 void read_folder(Parts parts) {
-  constexpr unsigned kIsTransformers = 1, kUnusual = 2, kOne = 4, kSecond = 8, kMore = 16, kTwoWritten = 32;
+  constexpr unsigned kIsTransformers = 1, kUnusual = 2, kOne = 4, kSecond = 8, kMore = 16, kTwoWritten = 32,
+                     kHasCache = 64;
   const unsigned form = parts.byte();
   const auto is = [form](unsigned bit) { return (form & bit) != 0; };
   const fs::path root = fresh_folder("model");
@@ -242,6 +296,7 @@ void read_folder(Parts parts) {
        {"model/model.onnx_data", "model/model_q4.onnx", "model/model_q4.onnx_data_1", "model/.cache/x"}) {
     if (is(kMore)) put(file, {});
   }
+  if (is(kHasCache)) put("model/onnx/model.onnx", {});
   put(is(kIsTransformers) ? "model/config.json" : "model/genai_config.json", parts.rest());
   try_to([&] {
     const auto found = run::read_model_folder(root);
@@ -256,7 +311,10 @@ void read_folder(Parts parts) {
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
   });
-  write_folder(root, is(kTwoWritten), is(kMore));
+  write_folder(root, is(kTwoWritten), is(kMore), is(kHasCache));
+  if (!is(kHasCache)) return;
+  write_transformers(root);
+  refuse_places(root);
 }
 
 void run_state(Bytes input) {
