@@ -4,7 +4,9 @@
 #include <sys/file.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stop_token>
 #include <string_view>
 #include <thread>
@@ -186,6 +188,19 @@ void await_table(const fs::path& file) {
   fs::create_symlink(file, file.parent_path() / "link");
   require(!saved(file.parent_path() / "link", {}), "what a link leads to is not replaced");
   require(!saved(file.parent_path() / std::string(300, 'k'), {}), "no file has so long a name");
+  fs::create_symlink("nowhere", file.parent_path() / "lost");
+  require(!saved(file.parent_path() / "lost" / "table.json", {}), "no folder is made through a link");
+  speed::KernelTable changed(file.parent_path() / "changed");
+  put("kernels/changed", as_byte_span("{}"));
+  require(!try_to([&] { changed.save({}); }), "what became something else is not replaced");
+  std::map<const char*, std::optional<std::string>> before;
+  for (const char* variable : {"HOME", "XDG_CACHE_HOME"}) {
+    const char* const value = std::getenv(variable);
+    before[variable] = value == nullptr ? std::nullopt : std::optional<std::string>(value);
+    ::setenv(variable, "not absolute", 1);
+  }
+  require(!speed::default_kernel_table("1.0"), "there is no table without a place for it");
+  for (const auto& [variable, value] : before) value ? ::setenv(variable, value->c_str(), 1) : ::unsetenv(variable);
 }
 
 void read_kernels(Parts parts) {
