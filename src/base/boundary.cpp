@@ -36,12 +36,9 @@ void check_opened(const MappedFile& file, const fs::path& judged, const std::str
   paths::require_own_files();
   std::error_code failed;
   const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
-  require_answer(failed, judged, role);
   struct stat info {};
-  if (::fstat(file.descriptor(), &info) != 0) {
-    failed.assign(errno, std::generic_category());
-    require_answer(failed, judged, role);
-  }
+  if (!failed && ::fstat(file.descriptor(), &info) != 0) failed.assign(errno, std::generic_category());
+  require_answer(failed, judged, role);
   if (failed || opened != judged) {
     throw bad_input(fmt::format("{} '{}' was replaced while it was opened", role, printable(judged.string())),
                     "run again when nothing else changes the model's directory");

@@ -59,7 +59,7 @@ const Option kRows[] = {
      .group = kSearching,
      .help = "that the machines have to serve together, each second",
      .label = "N",
-     .bounds = {.min = 0, .above = true},
+     .bounds = {.min = 0, .max = 1e12, .above = true},
      .usual = kSearch},
 };
 

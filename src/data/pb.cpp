@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <filesystem>
-#include <new>
 #include <utility>
 
 #include "base/bytes.h"
@@ -30,10 +28,6 @@ onnx::Tensor read_tensor(std::string_view message, const std::shared_ptr<const M
     if (e.kind() != ErrorKind::bad_input) throw;
     const std::string text = printable(e.what());
     throw bad_input(text.starts_with(where) ? text : fmt::format("{}: {}", where, text), kHint);
-  } catch (const std::bad_alloc&) {
-    throw resource_error(fmt::format("no memory to read {}", where));
-  } catch (const std::exception& e) {
-    throw bad_input(fmt::format("{}: not an ONNX TensorProto ({})", where, printable(e.what())), kHint);
   }
 }
 

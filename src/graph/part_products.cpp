@@ -39,12 +39,13 @@ std::size_t slices_before(const onnx::Tensor& t, std::size_t axis) {
 
 // Reads the channels' numbers one after the other: [outer, channels, inner].
 template <typename Use>
-void for_each_channel(const Sliced& sliced, std::size_t channels, Use use) {
-  const auto values = floats_of(*sliced.tensor);
-  const std::size_t outer = slices_before(*sliced.tensor, sliced.axis), inner = values.size() / (outer * channels);
-  for (std::size_t o = 0; o < outer; ++o) {
-    for (std::size_t c = 0; c < channels; ++c) use(c, std::span(values).subspan((o * channels + c) * inner, inner));
-  }
+void for_each_number(const Sliced& sliced, std::size_t channels, Use use) {
+  const auto& tensor = *sliced.tensor;
+  const auto inner = static_cast<std::size_t>(tensor.count()) / (slices_before(tensor, sliced.axis) * channels);
+  onnx::for_each_float(tensor.data, [&](std::span<const float> values, std::int64_t first) {
+    auto at = static_cast<std::size_t>(first);
+    for (const float value : values) use(at++ / inner % channels, value);
+  });
 }
 
 std::optional<Sliced> weight_of(const onnx::Model& model, const Index& index, const Node& node) {
@@ -117,14 +118,12 @@ std::optional<Product> product_at(const onnx::Model& model, const ValueTypes& ty
 // How large the channels become where the values that are multiplied are near 1.
 std::vector<double> sizes_of(const Product& product) {
   std::vector<double> sizes(product.channels);
-  for_each_channel(product.constants.front(), product.channels, [&](std::size_t c, std::span<const float> values) {
-    for (const float v : values) sizes[c] += static_cast<double>(v) * static_cast<double>(v);
-  });
+  for_each_number(product.constants.front(), product.channels,
+                  [&](std::size_t c, double value) { sizes[c] += value * value; });
   for (auto& size : sizes) size = std::sqrt(size);
   for (std::size_t i = 1; i < product.constants.size(); ++i) {
-    for_each_channel(product.constants[i], product.channels, [&](std::size_t c, std::span<const float> values) {
-      sizes[c] += std::abs(static_cast<double>(values.front()));
-    });
+    for_each_number(product.constants[i], product.channels,
+                    [&](std::size_t c, double value) { sizes[c] += std::abs(value); });
   }
   return sizes;
 }
@@ -187,8 +186,8 @@ bool differ(const Parts& parts, const std::vector<double>& sizes) {
 onnx::Tensor slice_of(const Sliced& sliced, std::size_t channels, std::size_t first, std::size_t count,
                       std::string name, const Store& store) {
   std::vector<float> taken;
-  for_each_channel(sliced, channels, [&](std::size_t c, std::span<const float> values) {
-    if (c >= first && c < first + count) taken.insert(taken.end(), values.begin(), values.end());
+  for_each_number(sliced, channels, [&](std::size_t c, float value) {
+    if (c >= first && c < first + count) taken.push_back(value);
   });
   auto dims = sliced.tensor->dims;
   dims[sliced.axis] = static_cast<std::int64_t>(count);

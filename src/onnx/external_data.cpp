@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
@@ -39,11 +38,10 @@ ExternalRef parse_external(const std::vector<std::pair<std::string, std::string>
 }
 
 std::shared_ptr<const MappedFile> ExternalFiles::open(const std::string& location, const std::string& where) {
-  const auto known = std::find_if(files_.begin(), files_.end(), [&](const auto& f) { return f.first == location; });
+  const auto known = files_.find(location);
   if (known != files_.end()) return known->second;
-
   auto file = boundary_.open(location, where + ": external data file");
-  files_.emplace_back(location, file);
+  files_.emplace(location, file);
   return file;
 }
 

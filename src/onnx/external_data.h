@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/boundary.h"
@@ -32,7 +34,7 @@ class ExternalFiles {
 
  private:
   Boundary boundary_;
-  std::vector<std::pair<std::string, std::shared_ptr<const MappedFile>>> files_;
+  std::unordered_map<std::string, std::shared_ptr<const MappedFile>> files_;  // by location
 };
 
 }  // namespace detent::onnx

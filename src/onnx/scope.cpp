@@ -115,25 +115,30 @@ void add_inner(const GraphNames& graph, std::unordered_set<std::string_view>& de
   }
 }
 
+using Names = std::unordered_set<std::string_view>;
+
 class Scopes {
  public:
   explicit Scopes(std::string where) : where_(std::move(where)) {}
 
-  void check(const GraphNames& graph) {
-    open_.push_back({&graph, {}, {}, 0});
+  /// The names that the graph and what is in it read of those around it.
+  Names check(const GraphNames& graph) {
+    open_.push_back({&graph, {}, {}, {}, 0});
     define(graph);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       const auto& node = graph.nodes[n];
       open_.back().node = static_cast<int>(n);
       for (const auto name : node.reads)
         read(name, [&] { return fmt::format("node {}: input '{}'", node.label(), printable(name)); });
-      for (const auto& body : node.bodies) check(body_names(body, node));
+      check_bodies(node);
     }
     open_.back().node = static_cast<int>(graph.nodes.size());
     for (const auto name : graph.outputs)
       read(name, [&] { return fmt::format("{} '{}'{}", graph.output, printable(name), graph.whose); });
     check_order(open_.back());
+    auto from_around = std::move(open_.back().from_around);
     open_.pop_back();
+    return from_around;
   }
 
  private:
@@ -145,8 +150,27 @@ class Scopes {
     const GraphNames* graph;
     std::unordered_map<std::string_view, int> makers;  // nodes of this graph, or kGiven
     std::vector<Edge> edges;
+    Names from_around;
     int node;  // the one looked at
   };
+
+  // ONNX Runtime hands a value around a node to all of its bodies, in place of a constant of that name as well.
+  void check_bodies(const NodeNames& node) {
+    Names own, from_around;
+    for (const auto& wire : node.bodies) {
+      const auto body = body_names(wire, node);
+      from_around.merge(check(body));
+      own.insert(body.given.begin(), body.given.end());
+    }
+    for (const auto name : own) {
+      if (from_around.contains(name))
+        throw bad_input(
+            fmt::format("{}, node {}: one of its bodies has a constant '{}', and another reads the value of "
+                        "that name around them",
+                        where_, node.label(), printable(name)),
+            "give each value a name of its own");
+    }
+  }
 
   void define(const GraphNames& graph) {
     auto& makers = open_.back().makers;
@@ -166,7 +190,10 @@ class Scopes {
     for (std::size_t depth = open_.size(); depth-- > 0;) {
       auto& graph = open_[depth];
       const auto found = graph.makers.find(name);
-      if (found == graph.makers.end()) continue;
+      if (found == graph.makers.end()) {
+        graph.from_around.insert(name);
+        continue;
+      }
       if (found->second != kGiven) graph.edges.push_back({found->second, graph.node, name});
       if (found->second >= graph.node && is_around(depth, name)) {
         throw bad_input(

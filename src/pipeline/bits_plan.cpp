@@ -220,7 +220,7 @@ class BitsPlanner::Impl {
 
   // Sensitivity is measured with the model in one piece.
   void check_memory() const {
-    const auto needed = profile::memory_now().anonymous + run::size_on_disk(model_);
+    const auto needed = profile::memory_now().anonymous + memory_of_errors(model_, all_);
     if (needed > samples_->memory)
       throw resource_error(
           fmt::format("the choice of bits measures the whole model at once, which takes about {}, and the memory "

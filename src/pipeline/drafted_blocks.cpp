@@ -7,6 +7,7 @@
 #include "quantization/block_search.h"
 #include "quantization/element_blocks.h"
 #include "quantization/emit/blocks.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 
@@ -49,7 +50,7 @@ void DraftedBlocks::share_out(WeightMethod method, shim::Ranks& ranks, const std
   if (method == WeightMethod::nearest) return;  // takes no longer than to exchange it
   std::vector<std::byte> left;                  // as rank 0 sees it, which has all that was solved
   for (std::size_t t = 0; t < placement.tensors.size(); ++t) left.push_back(std::byte{!is_solved(t)});
-  ranks.broadcast(left, stop);
+  shim::broadcast(ranks, left, stop);
   const TempDir folder(directory);
   in_pieces = solve::share_blocks(streams(method, threads, stop), left, ranks, folder.path(), stop);
 }

@@ -46,7 +46,8 @@ class Entry {
       throw wrong("'threads' is not a whole number from 1 to 4096");
     machine.threads = static_cast<std::uint64_t>(threads);
     machine.price = number("price");
-    if (machine.price < 0) throw wrong("'price' is below 0");
+    constexpr double kMost = 1e12;
+    if (machine.price < 0 || machine.price > kMost) throw wrong("'price' is not from 0 to 10^12");
     if (entry_.contains("memory")) machine.memory = bytes(text("memory"));
     return machine;
   }
@@ -130,6 +131,9 @@ std::vector<ServingMachine> serve(const std::vector<Machine>& machines,
   std::vector<searching::Offer> offers;
   for (const auto& each : all) offers.push_back({each.requests, each.price});
   const auto counts = searching::cheapest_fleet(offers, requests);
+  if (counts.empty())
+    throw usage_error(fmt::format("--requests: no number of these machines serves {} a second", requests),
+                      "ask for fewer");
   for (std::size_t m = 0; m < all.size(); ++m) all[m].needed = counts[m];
   return all;
 }

@@ -13,8 +13,10 @@
 #include "data/tap.h"
 #include "exec/sweep.h"
 #include "onnx/half.h"
+#include "planning/parts.h"
 #include "quantization/block_stream.h"
 #include "run/kv_cache.h"
+#include "run/outputs.h"
 #include "run/pairing.h"
 
 namespace detent::pipeline {
@@ -22,10 +24,11 @@ namespace {
 
 using quantization::BlockTensor;
 
+constexpr std::int64_t kStripeValues = std::int64_t{1} << 22;
+
 // store(i, value) takes element i of the tensor.
 template <class Store>
 void round_to_nearest(const onnx::Tensor& tensor, const BlockTensor& shape, const Store& store) {
-  constexpr std::int64_t kStripeValues = std::int64_t{1} << 22;
   const auto rows = shape.rows, stripe = std::max<std::int64_t>(1, kStripeValues / rows);
   for (std::int64_t first = 0; first < shape.columns; first += stripe) {
     const auto last = std::min(first + stripe, shape.columns);
@@ -146,6 +149,16 @@ std::vector<double> output_errors(const run::Context& context, const onnx::Model
     errors.push_back(worst);
   }
   return errors;
+}
+
+std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::BlockPlacement& placement) {
+  // Of a stripe: the columns, their integers and scales, what becomes of them; and as much that earlier work has left.
+  constexpr std::uint64_t kCopies = 6;
+  constexpr std::uint64_t kStripe = kStripeValues * sizeof(float);
+  std::uint64_t largest = 0;
+  for (const auto& tensor : placement.tensors)
+    largest = std::max(largest, model.graph.initializers[tensor.initializer].data.size());
+  return planning::kProcess + run::size_on_disk(model) + largest + kCopies * std::min(largest, kStripe);
 }
 
 }  // namespace detent::pipeline

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -23,5 +24,9 @@ std::vector<double> output_errors(const run::Context& context, const onnx::Model
                                   const quantization::BlockPlacement& placement,
                                   std::span<const std::vector<std::size_t>> groups, data::SampleSource& source,
                                   std::size_t samples);
+
+/// What that takes beside what is there: the runtime, the model in one piece, a copy of the weight that is rounded, and
+/// its values on their way.
+std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::BlockPlacement& placement);
 
 }  // namespace detent::pipeline

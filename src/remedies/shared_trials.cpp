@@ -1,9 +1,12 @@
 #include "remedies/shared_trials.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
 
+#include "base/error.h"
 #include "shim/shared_work.h"
 
 namespace detent::remedies {
@@ -34,11 +37,12 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  Reader(int rank, std::span<const std::byte> bytes) : rank_(rank), left_(bytes) {}
 
   bool is_at_end() const { return left_.empty(); }
   template <typename T>
   void read(std::span<T> values) {
+    require(values.size_bytes() <= left_.size());
     if (!values.empty()) std::memcpy(values.data(), left_.data(), values.size_bytes());
     left_ = left_.subspan(values.size_bytes());
   }
@@ -49,11 +53,17 @@ class Reader {
   void read(std::vector<run::PairSums>& sums) {
     std::size_t count = 0;
     read(count);
+    require(count <= left_.size() / sizeof(run::PairSums));
     sums.resize(count);
     read(std::span(sums));
   }
 
  private:
+  void require(bool holds) const {
+    if (!holds) throw shim::unexpected_message(rank_, "results of trials that break off");
+  }
+
+  int rank_;
   std::span<const std::byte> left_;
 };
 
@@ -77,8 +87,9 @@ std::vector<TrialResult> share_trials(
   const auto [first, end] = shim::share_of(ranks, trials.size());
   const auto mine = first < end ? run(trials.subspan(first, end - first)) : std::vector<TrialResult>();
   std::vector<TrialResult> all;
-  for (const auto& bytes : shim::of_all(ranks, written(mine), stop)) {
-    for (Reader reader(bytes); !reader.is_at_end();) {
+  const auto of_all = shim::of_all(ranks, written(mine), stop);
+  for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
+    for (Reader reader(static_cast<int>(rank), of_all[rank]); !reader.is_at_end();) {
       auto& result = all.emplace_back();
       reader.read(result.points);
       reader.read(result.outputs);
@@ -86,6 +97,8 @@ std::vector<TrialResult> share_trials(
       reader.read(result.pairs);
     }
   }
+  if (all.size() != trials.size())
+    throw device_error(fmt::format("the ranks sent results of {} trials, not of {}", all.size(), trials.size()));
   return all;
 }
 

@@ -18,9 +18,11 @@ void gather_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, 
   ranks.gather(
       std::as_bytes(std::span(mine)),
       [&](int rank, std::span<const std::byte> bytes) {
-        const auto theirs = calibration::decode(bytes, fmt::format("what rank {} sent", rank));
+        const auto where = fmt::format("what rank {} sent", rank);
+        const auto theirs = calibration::decode(bytes, where);
         if (theirs.model != statistics.model)
           throw bad_input(fmt::format("rank {} calibrated another model file", rank), "give all ranks the same files");
+        calibration::check_mergeable(statistics, theirs, where);
         statistics.merge(theirs);
       },
       stop);

@@ -11,6 +11,7 @@
 #include "base/failure.h"
 #include "base/json.h"
 #include "base/paths.h"
+#include "base/printable.h"
 #include "onnx/model.h"
 #include "run/json_file.h"
 #include "run/transformers_config.h"
@@ -132,8 +133,8 @@ ModelFolder read_model_folder(const fs::path& root) {
   folder.model = paths::exists(root / kGenaiConfig) ? model_of_genai(root) : only_model(root, files);
   const auto found = std::find(files.begin(), files.end(), folder.model);
   if (found == files.end())
-    throw bad_input(
-        fmt::format("folder '{}' has no '{}', which its configuration names", root.string(), folder.model.string()));
+    throw bad_input(fmt::format("folder '{}' has no '{}', which its configuration names", root.string(),
+                                printable(folder.model.string())));
   files.erase(found);
   std::copy_if(files.begin(), files.end(), std::back_inserter(folder.variants),
                [&](const auto& file) { return is_variant(file, folder.model); });

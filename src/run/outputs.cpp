@@ -74,9 +74,9 @@ void check_output(const fs::path& output, const onnx::Model& model, const std::s
   std::set<fs::path> gone = onnx::own_data_files(output);
   gone.insert(output);
   if (!data_suffix.empty()) gone.insert(output.string() + data_suffix);
-  std::vector<fs::path> sources{model.path};
+  std::set<fs::path> sources{model.path};
   for (const auto& tensor : model.graph.initializers) {
-    if (tensor.is_external && tensor.data.file()) sources.push_back(tensor.data.file()->path());
+    if (tensor.is_external && tensor.data.file()) sources.insert(tensor.data.file()->path());
   }
   for (const auto& source : sources) {
     if (std::any_of(gone.begin(), gone.end(), [&](const auto& file) { return is_same_file(file, source); })) {

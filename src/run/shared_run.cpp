@@ -4,9 +4,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/error.h"
+#include "base/fingerprint.h"
+#include "base/json.h"
+#include "config/identity.h"
 #include "onnx/model.h"
 #include "run/model_fingerprint.h"
 #include "run/model_folder.h"
@@ -32,6 +36,17 @@ void check_same_model(shim::Ranks& ranks, const QuantizeOptions& options) {
   const auto mine = fingerprint_of(onnx::read_model(model_file(options.model)));
   if (shim::of_first(&ranks, mine, options.stop) != mine)
     throw bad_input("the model is another one than that of rank 0", "give all ranks the same files");
+}
+
+// Parts of the work would go into one result that fit nobody's options.
+void check_same_options(shim::Ranks& ranks, const QuantizeOptions& options) {
+  Hasher hasher;
+  hasher.add(DETENT_VERSION);
+  for (const auto what : {config::Affects::statistics, config::Affects::integers})
+    hasher.add(json_text(config::identity(options, what)));
+  const auto mine = hasher.result();
+  if (shim::of_first(&ranks, mine, options.stop) != mine)
+    throw usage_error("the options, or detent, are others than those of rank 0", "start all ranks by the same line");
 }
 
 QuantizeOptions options_of(const shim::Ranks& ranks, QuantizeOptions options) {
@@ -65,6 +80,7 @@ QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,
   QuantizeResult result;
   const int rank = ranks.rank(), size = ranks.size();
   try {
+    check_same_options(ranks, options);
     check_same_model(ranks, options);
     result = call(options_of(ranks, options));
   } catch (const ShareDone&) {

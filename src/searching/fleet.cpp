@@ -10,6 +10,7 @@ namespace detent::searching {
 namespace {
 
 constexpr std::size_t kMostSteps = 1'000'000;
+constexpr double kMostMachines = 1e15;
 constexpr double kRounding = 1e-9;  // of the demand or the price
 
 class Fleet {
@@ -34,7 +35,8 @@ class Fleet {
       return;
     }
     const auto offer = order_[position];
-    const auto most = static_cast<std::uint64_t>(std::ceil((demand - slack_) / offers_[offer].capacity));
+    const auto most =
+        static_cast<std::uint64_t>(std::min(kMostMachines, std::ceil((demand - slack_) / offers_[offer].capacity)));
     for (auto count = most + 1; count-- > 0;) {
       const auto taken = static_cast<double>(count);
       const double left = demand - taken * offers_[offer].capacity, paid = price + taken * offers_[offer].price;

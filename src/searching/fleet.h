@@ -15,7 +15,7 @@ struct Offer {
 
 /// How many of each carry `demand` together for the least price: an integer covering problem, solved by branch and
 /// bound with the price of fractions of machines as the bound. Where that takes more than a million steps, the best
-/// found by then. `offers` are not empty.
+/// found by then. Empty where it takes more than 10^15 of one kind. `offers` are not empty.
 std::vector<std::uint64_t> cheapest_fleet(std::span<const Offer> offers, double demand);
 
 }  // namespace detent::searching

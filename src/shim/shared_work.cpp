@@ -1,5 +1,7 @@
 #include "shim/shared_work.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -7,6 +9,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -59,9 +62,11 @@ class Receiver {
 
   void take(int rank, std::span<const std::byte> piece) {
     if (std::exchange(rank_, rank) != rank) {
-      expect(piece);
-    } else if (at_ == list_.size()) {
-      throw internal_error("a rank sent more than it announced");
+      require_all_came();
+      announced_ = announced(rank, piece);
+      at_ = 0;
+    } else if (at_ == announced_.size()) {
+      throw unexpected_message(rank, "more than it announced");
     } else {
       open_->write(piece);
     }
@@ -69,24 +74,40 @@ class Receiver {
   }
 
   std::vector<std::string> names() {
-    if (at_ != list_.size()) throw internal_error("a rank sent less than it announced");
+    require_all_came();
     return std::move(names_);
   }
 
  private:
-  void expect(std::span<const std::byte> list) {
-    if (at_ != list_.size()) throw internal_error("a rank sent less than it announced");
-    auto read = parse_json({reinterpret_cast<const char*>(list.data()), list.size()});
-    if (!read) throw internal_error("a rank sent no list of its files");
-    list_ = std::move(*read);
-    at_ = 0;
+  struct File {
+    std::string name;
+    std::uint64_t size;
+  };
+
+  static std::vector<File> announced(int rank, std::span<const std::byte> list) {
+    const auto json = parse_json(as_text(list));
+    std::vector<File> files;
+    const auto is_file = [](const nlohmann::json& entry) {
+      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number_unsigned())
+        return false;
+      const fs::path name = entry[0].get<std::string>();
+      return name.has_filename() && name == name.filename() && name != "." && name != "..";
+    };
+    if (!json || !json->is_array() || !std::all_of(json->begin(), json->end(), is_file))
+      throw unexpected_message(rank, "no list of its files");
+    for (const auto& entry : *json) files.push_back({entry[0].get<std::string>(), entry[1].get<std::uint64_t>()});
+    return files;
+  }
+
+  void require_all_came() const {
+    if (at_ != announced_.size()) throw unexpected_message(rank_, "less than it announced");
   }
 
   void finish_whole_ones() {
-    for (; at_ < list_.size(); ++at_) {
-      const auto name = list_[at_][0].get<std::string>();
+    for (; at_ < announced_.size(); ++at_) {
+      const auto& [name, size] = announced_[at_];
       if (!open_) open_.emplace(folder_ / name);
-      if (open_->size() < list_[at_][1].get<std::uint64_t>()) return;
+      if (open_->size() < size) return;
       open_->commit();
       open_.reset();
       names_.push_back(name);
@@ -95,13 +116,25 @@ class Receiver {
 
   const fs::path& folder_;
   int rank_ = 0;
-  nlohmann::json list_ = nlohmann::json::array();
+  std::vector<File> announced_;
   std::size_t at_ = 0;
   std::optional<AtomicFile> open_;
   std::vector<std::string> names_;
 };
 
 }  // namespace
+
+Error unexpected_message(int rank, const std::string& what) {
+  return device_error(fmt::format("rank {} sent {}", rank, what), "start the same detent with the same options on all");
+}
+
+void broadcast(Ranks& ranks, std::span<std::byte> bytes, const std::stop_token& stop) {
+  std::vector<std::byte> sent(bytes.begin(), bytes.end());
+  ranks.broadcast(sent, stop);
+  if (sent.size() != bytes.size())
+    throw unexpected_message(0, fmt::format("{} bytes where {} were expected", sent.size(), bytes.size()));
+  std::copy(sent.begin(), sent.end(), bytes.begin());
+}
 
 std::vector<int> owners_of(std::span<const double> costs, int ranks) {
   std::vector<std::size_t> order(costs.size());
@@ -125,6 +158,7 @@ std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> n
     bytes.insert(bytes.end(), text.begin(), text.end());
   }
   ranks->broadcast(bytes, stop);
+  if (!bytes.empty() && bytes.back() != std::byte{0}) throw unexpected_message(0, "names without an end");
   names.clear();
   const auto* text = reinterpret_cast<const char*>(bytes.data());
   for (std::size_t at = 0; at < bytes.size(); at += names.back().size() + 1) names.emplace_back(text + at);
@@ -149,7 +183,8 @@ std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> 
 
 bool any_of(Ranks* ranks, bool mine, const std::stop_token& stop) {
   const auto all = of_all(ranks, {std::byte{mine}}, stop);
-  return std::any_of(all.begin(), all.end(), [](const auto& bytes) { return bytes.at(0) != std::byte{0}; });
+  const std::vector<std::byte> no{std::byte{0}};
+  return std::any_of(all.begin(), all.end(), [&](const auto& bytes) { return bytes != no; });
 }
 
 std::pair<std::size_t, std::size_t> share_of(const Ranks* ranks, std::size_t items) noexcept {

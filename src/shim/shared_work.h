@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <stop_token>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "detent/error.h"
 #include "shim/ranks.h"
 
 namespace detent::shim {
@@ -23,14 +23,17 @@ inline int size_of(const Ranks* ranks) noexcept { return ranks == nullptr ? 1 : 
 /// find the same.
 std::vector<int> owners_of(std::span<const double> costs, int ranks);
 
+/// What a rank sent is no message of this program: another detent runs there, or it is at another place of it.
+Error unexpected_message(int rank, const std::string& what);
+
+/// Collective: rank 0's bytes on all ranks, which all have so many.
+void broadcast(Ranks& ranks, std::span<std::byte> bytes, const std::stop_token& stop = {});
+
 /// Collective: rank 0's value on all ranks, for decisions that rest on what only one of them measures.
 template <typename T>
 requires std::is_trivially_copyable_v<T> T of_first(Ranks* ranks, T value, const std::stop_token& stop = {}) {
   if (ranks == nullptr) return value;
-  const auto mine = std::as_bytes(std::span(&value, 1));
-  std::vector<std::byte> bytes(mine.begin(), mine.end());
-  ranks->broadcast(bytes, stop);
-  std::memcpy(&value, bytes.data(), sizeof value);
+  broadcast(*ranks, std::as_writable_bytes(std::span(&value, 1)), stop);
   return value;
 }
 

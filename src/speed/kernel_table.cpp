@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -43,6 +44,13 @@ nlohmann::json to_json(const KernelTimes& times) {
   return {{"float", microseconds(times.in_float)},          {"integers", microseconds(times.in_integers)},
           {"quantize", microseconds(times.quantize)},       {"dequantize", microseconds(times.dequantize)},
           {"into_blocks", microseconds(times.into_blocks)}, {"out_of_blocks", microseconds(times.out_of_blocks)}};
+}
+
+bool are_times(const KernelTimes& times) {
+  constexpr double kMostSeconds = 1e6;
+  const auto all = {times.in_float,   times.in_integers, times.quantize,
+                    times.dequantize, times.into_blocks, times.out_of_blocks};
+  return std::all_of(all.begin(), all.end(), [](double time) { return time >= 0 && time <= kMostSeconds; });
 }
 
 // The processor as the kernel names it, and what it can do: a virtual machine may hide some of it.
@@ -102,8 +110,12 @@ void KernelTable::read() {
   const auto json = parse_json(text);
   if (!json) throw refused();
   try {
-    if (json->at("format") != kFormat) throw refused();
-    for (const auto& [kernel, row] : json->at("kernels").items()) times_.insert_or_assign(kernel, from_json(row));
+    if (json->at("format") != kFormat || !json->at("kernels").is_object()) throw refused();
+    for (const auto& [kernel, row] : json->at("kernels").items()) {
+      const auto times = from_json(row);
+      if (!are_times(times)) throw refused();
+      times_.insert_or_assign(kernel, times);
+    }
   } catch (const nlohmann::json::exception&) {
     throw refused();
   }

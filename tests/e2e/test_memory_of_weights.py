@@ -1,5 +1,7 @@
 """--memory-budget with weights whose columns are long: parts of a column are in memory, as the kernel counts it."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -10,16 +12,19 @@ from support import DETENT, Path
 ROWS, COLUMNS, BUDGET = 1_000_000, 64, 200
 
 
-@pytest.fixture(scope="module")
-def tall(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tall") / "m.onnx"
-    weight = np.random.default_rng(3).standard_normal((ROWS, COLUMNS), np.float32)
-    sides = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", k]) for n, k in (("x", ROWS), ("y", COLUMNS))]
+def product(path: Path, rows: int, columns: int) -> Path:
+    weight = np.random.default_rng(3).standard_normal((rows, columns), np.float32)
+    sides = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", k]) for n, k in (("x", rows), ("y", columns))]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
     graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], [numpy_helper.from_array(weight, "w")])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     onnx.save(model, path, save_as_external_data=True, location="w.data", size_threshold=16)
     return path
+
+
+@pytest.fixture(scope="module")
+def tall(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return product(tmp_path_factory.mktemp("tall") / "m.onnx", ROWS, COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +42,26 @@ def test_long_columns_keep_to_the_budget(options: list[object], tall: Path, tmp_
     peak = support.peak_memory(tmp_path, DETENT, *words, *options)
     assert peak < 1.1 * (BUDGET << 20), f"{peak >> 20} MiB"
     assert (tmp_path / "q.onnx").exists()
+
+
+def test_the_sizes_of_channels_are_found_in_pieces(tmp_path: Path) -> None:
+    rows = 400_000
+    model = product(tmp_path / "m.onnx", rows, COLUMNS)
+    support.save_samples(tmp_path / "data", [{"x": np.ones((1, rows), np.float32)}])
+    words = ["quantize", model, "-o", tmp_path / "q.onnx", "--preset", "plain", "--calibration-data", tmp_path / "data"]
+    peak = support.peak_memory(tmp_path, DETENT, *words, "--no-bench", "-q", "--memory-budget", f"{BUDGET}MiB")
+    assert peak < BUDGET << 20, f"{peak >> 20} MiB"
+
+
+def test_a_choice_of_bits_by_samples_keeps_to_the_budget_or_is_refused(tmp_path: Path) -> None:
+    rows, columns = 256, 60_000
+    model = product(tmp_path / "m.onnx", rows, columns)
+    samples = np.random.default_rng(5).standard_normal((4, rows), np.float32)
+    support.save_samples(tmp_path / "data", [{"x": sample[None]} for sample in samples])
+    words = ["quantize", model, "-o", tmp_path / "q.onnx", "--weights-only", "--max-size", "15MiB"]
+    words += ["--calibration-data", tmp_path / "data", "--no-bench", "-q", "--memory-budget"]
+    refused = support.detent(*words, "160MiB")
+    assert refused.returncode == 4 and "the choice of bits measures the whole model at once" in refused.stderr, refused.stderr
+    least = int(re.search(r"which takes about (\d+) MiB", refused.stderr)[1]) + 2
+    peak = support.peak_memory(tmp_path, DETENT, *words, f"{least}MiB")
+    assert peak < least << 20, f"{peak >> 20} MiB of {least} MiB"

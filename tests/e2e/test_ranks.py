@@ -304,3 +304,19 @@ def test_what_is_not_shared_out_is_refused(model: Path, data: Path, tmp_path: Pa
     assert result.returncode == USAGE
     assert "search runs in one process" in result.stderr
     assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("option", ["--bits=8", "--set=weight-asymmetric", "--block-size=16"])
+def test_other_options_are_refused(model: Path, tmp_path: Path, option: str, failing: int) -> None:
+    """Launchers take another line for each rank; what the ranks make would go into one result."""
+    script = tmp_path / "run.sh"
+    script.write_text(f"""#!/bin/sh
+[ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = {failing} ] && exec {support.DETENT} "$@" {option}
+exec {support.DETENT} "$@"
+""")
+    script.chmod(0o755)
+    result = mpirun(3, "quantize", model, "-o", tmp_path / "q.onnx", "--weights-only", "--no-bench", program=script)
+    assert result.returncode != 0
+    assert re.search(r"rank [1-2] on \S+: the options, or detent, are others than those of rank 0; start all", result.stderr)
+    assert not (tmp_path / "q.onnx").exists()

@@ -292,7 +292,8 @@ def test_machines_that_cannot_serve_are_told(net: Path, table: Path, tmp_path: P
         ({"kernel-table": "here.json", "threads": 1, "price": 1}, "machine 1 needs a text 'name'"),
         ({"name": "a b", "kernel-table": "here.json", "threads": 1, "price": 1}, "needs a name of letters"),
         ({"name": "a", "kernel-table": "here.json", "threads": 1.5, "price": 1}, "'threads' is not a whole number"),
-        ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": -1}, "'price' is below 0"),
+        ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": -1}, "'price' is not from 0 to 10^12"),
+        ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": 1e300}, "'price' is not from 0 to 10^12"),
         ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": 1, "memory": "much"}, "'memory': "),
         ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": 1, "cost": 2}, "unknown member 'cost'"),
         ({"name": "a", "kernel-table": "none.json", "threads": 1, "price": 1}, "has no times of "),
@@ -310,6 +311,8 @@ def test_machine_files_are_checked(net: Path, tmp_path: Path, machine: object, s
     [
         (["--requests", 10], "--machines and --requests go together"),
         (["--requests", 0, "--machines", "m.json"], "--requests"),
+        (["--requests", "1e300", "--machines", "m.json"], "--requests"),
+        (["--requests", "inf", "--machines", "m.json"], "--requests"),
         (["--requests", 10, "--machines", "m.json", "--threads", 2], "leave out --threads"),
     ],
 )

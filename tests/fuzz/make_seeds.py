@@ -218,6 +218,9 @@ def samples() -> dict[str, bytes]:
         "channels-last": files(
             4, 0, (0, npz(False, **{"input_ids": ids, "past_key_values.0.key": np.zeros((1, 3, 2, 1), np.float32)}))
         ),
+        "picture-channels-last": files(238, 0, (2, npy(np.zeros((2, 2, 3), np.float32)))),
+        "picture-without-batch": files(238, 0, (2, npy(np.zeros((3, 2, 2), np.float32)))),
+        "no-type-of-arrays": files(239, 0, (2, npy(x))),
         "one-input-more": files(0, 0, (7, pb(x)), (8, pb(x))),
         "large-when-unpacked": files(0, 0, (0, npz(True, x=np.zeros((200_000, 2), np.float32)))),
         "key-twice": files(0, 0, (0, npz(False, x=x, y=x).replace(b"y.npy", b"x.npy"))),
@@ -300,7 +303,11 @@ def states() -> dict[str, bytes]:
     progress = {"cuts": [1, 2], "segment": 1, "done": 2, "samples": 3, "save": 1}
     layer = dict(name="n", op_type="Conv", streamed=False, tuned=True, before=1.0, after=0.5, seconds=0.1)
     layer.update(integers=4, bias=0, scale=4, bias_scale=0)
-    solved = json.dumps({"layers": [layer], "sum": "SUM"}).encode()
+    solved = json.dumps(
+        {
+            "layers": [layer],
+        }
+    ).encode()
     times = dict.fromkeys(["float", "integers", "quantize", "dequantize", "into_blocks", "out_of_blocks"], 1.5)
     kernels = {"format": "detent kernel times 1", "kernels": {"Conv": times}}
     data_told = {"use_external_data_format": {"a": 1}, "kv_cache_dtype": {"q4": "float32"}}
@@ -327,9 +334,67 @@ def states() -> dict[str, bytes]:
         "transformers-cache": b"\7\1" + json.dumps({"transformers.js_config": {"kv_cache_dtype": "float16"}}).encode(),
         "genai-absent": b"\7\0" + json.dumps({"model": {"decoder": {"filename": "absent.onnx"}}}).encode(),
         "genai-none": b"\7\0" + json.dumps({"model": {"decoder": {"pipeline": []}}}).encode(),
+        "kernels-empty": b"\5",
         "kernels-wrong": b"\5" + json.dumps({"format": "detent kernel times 1", "kernels": {"Conv": 1}}).encode(),
+        **{f"transformers-cache-{form}": bytes([7, form]) + b"{}" for form in (65, 97, 81, 64)},
+        "transformers-damaged": bytes([7, 65]) + b"{",
         "transformers-data": b"\7\1" + json.dumps({"transformers.js_config": data_told}).encode(),
         "solved-hex": b"\2" + piece(solved.replace(b'"n"', b'{"hex":"ff"}')) + bytes(128),
+    }
+
+
+def ranks() -> dict[str, bytes]:
+    def said(form: int, rank: int, *messages: bytes) -> bytes:
+        return bytes([form, rank]) + b"".join(map(piece, messages))
+
+    def solved(rank: int, owners: list[int], form: int, *messages: bytes | int) -> bytes:
+        layer = dict(name="n", op_type="Conv", streamed=False, tuned=True, before=1.0, after=0.5, seconds=0.1)
+        layer.update(integers=4, bias=0, scale=4, bias_scale=0)
+        # A number: a file of so many layers.
+        told = [
+            b"\0" + piece(m)
+            if isinstance(m, bytes)
+            else b"\1" + piece(json.dumps({"layers": m * [layer]}).encode()) + piece(bytes(m * 128))
+            for m in messages
+        ]
+        return bytes([2, rank, len(owners), *owners, form]) + b"".join(told)
+
+    no, yes, files = b"\0", b"\1", json.dumps([["a", 3], ["b", 0]]).encode()
+    told = statistics()["votes"]
+    return {
+        "values-of-first": said(0, 1, no, yes, b"a\0\0b\0", bytes(8), b"other", bytes(3)),
+        "values-of-other": said(0, 0, no, b"abc"),
+        "values-empty": said(0, 1, b"", b""),
+        "values-short": said(0, 1, no, no, b"", bytes(7)),
+        "names-without-end": said(0, 1, no, no, b"a\0b"),
+        "files": said(1, 0, files, b"abc", b""),
+        "files-in-pieces": said(1, 0, files, b"ab", b"c", b""),
+        "files-too-many": said(1, 0, files, b"abc", b"d", b""),
+        "files-too-few": said(1, 0, files, b"ab", b""),
+        "files-elsewhere": said(1, 0, json.dumps([["../a", 1]]).encode(), b"a", b""),
+        "files-without-names": said(1, 0, json.dumps([["..", 1], ["", 1], [3]]).encode(), b"a", b""),
+        "files-no-list": said(1, 0, b"{", b""),
+        "files-not-pairs": said(1, 0, json.dumps([["a", 1], [3]]).encode(), b"a", b""),
+        "files-with-no-sizes": said(1, 0, json.dumps([["a", -1]]).encode(), b"a", b""),
+        "files-given": said(1, 1),
+        "solved": solved(0, [0, 1, 0], 0, 1, no),
+        "solved-by-none": solved(0, [0, 1], 0, 0, no),
+        "solved-damaged": solved(0, [0, 1], 1, 1, yes),
+        "solved-not-there": solved(0, [0, 1], 0, 1, yes),
+        "solved-by-other": solved(1, [0, 1], 0, 1, b"own", yes, no, no),
+        "solved-sent-again": solved(1, [0, 1], 1, 1, b"own", yes, no, yes, 1, 1),
+        "solved-earlier": solved(1, [0, 1, 1], 2, yes, no, yes, 1, 2),
+        "solved-earlier-damaged": solved(1, [0], 2, yes, no, yes, b"damaged", 0),
+        "solved-earlier-by-none": solved(1, [0], 2, no),
+        "trials": said(3, 0, bytes(32)),
+        "trials-of-other": said(3, 1, bytes(32), bytes(32)),
+        "trials-too-few": said(3, 0, b""),
+        "trials-short": said(3, 0, bytes(20)),
+        "trials-without-end": said(3, 0, b"\xff" * 32),
+        "statistics": said(4, 0, told),
+        "statistics-of-first": said(4, 1, told),
+        "statistics-of-others": said(4, 0, statistics()["extremes"], told),
+        "statistics-none": said(4, 0, b"\xff"),
     }
 
 
@@ -468,6 +533,7 @@ def seeds() -> dict[str, dict[str, bytes]]:
         "pattern": patterns(),
         "statistics": statistics(),
         "state": states(),
+        "ranks": ranks(),
         "command_line": options(),
         "yaml": configurations(),
         "page": pages(),

@@ -323,9 +323,24 @@ def misread(kind: str) -> onnx.ModelProto:
         branch.output[0].name = "nothing"
     elif kind == "outer_output":
         graph.output[0].name = "t"
+    elif kind == "either_of_two":
+        branch.node.append(helper.make_node("Relu", ["w"], ["x"]))
+    elif kind == "hidden_constant":
+        branch.initializer.append(weight("x", 1, 4))
     return made
 
 
-MISREAD = ("cycle", "cycle_in_a_body", "twice", "nowhere", "of_a_body", "own_body", "output", "outer_output")
+MISREAD = (
+    "cycle",
+    "cycle_in_a_body",
+    "twice",
+    "nowhere",
+    "of_a_body",
+    "own_body",
+    "output",
+    "outer_output",
+    "either_of_two",
+    "hidden_constant",
+)
 QUANTIZED = [quantized, operators_in_integers, weights_in_blocks, quantized_layers]
 MODELS = [convolutions, attention, constants, bodies, functions, sparse, quantized, halves, elementwise]

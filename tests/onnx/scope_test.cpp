@@ -147,6 +147,27 @@ TEST_P(Scope, RefusesWhatCouldBeEitherOfTwoValues) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Scope, ::testing::ValuesIn(kinds()), [](const auto& kind) { return kind.param.name; });
 
+using ScopeOfTwoBodies = ModelTest;
+
+// ONNX Runtime hands a value that one branch reads to both, and computes with it in place of the constant.
+TEST_F(ScopeOfTwoBodies, AConstantHasNoNameThatTheOtherReadsFromAround) {
+  const auto model = [](const std::string& around, const Msg& other) {
+    const Msg constant = body({node("Neg", {"c"}, {"made"})}, {"made"});
+    const Msg both =
+        node("If", {"x"}, {"y"}, {body_attribute("then_branch", constant), body_attribute("else_branch", other)});
+    return in_graph({node("Relu", {"x"}, {around}), Msg(both).text(3, "both")}, "y");
+  };
+  const Msg reads = Msg().sub(1, node("Neg", {"c"}, {"b"})).sub(12, value_info("b"));
+  const Msg deeper =
+      Msg().sub(1, node("If", {"x"}, {"b"}, {body_attribute("then_branch", reads)})).sub(12, value_info("b"));
+  for (const auto& other : {reads, deeper, Msg().sub(12, value_info("c"))})
+    expect_error(
+        [&] { read(model("c", other)); },
+        "If 'both': one of its bodies has a constant 'c', and another reads the value of that name around them");
+  EXPECT_NO_THROW(read(model("c", body({node("Neg", {"c"}, {"b"})}, {"b"}))));
+  EXPECT_NO_THROW(read(model("c", Msg().sub(1, node("Neg", {"x"}, {"b"})).sub(12, value_info("b")))));
+}
+
 using ScopeOfFunctions = ModelTest;
 
 TEST_F(ScopeOfFunctions, SeeNothingAroundThem) {

@@ -58,5 +58,12 @@ TEST(Fleet, LargeLoadsAndEqualMachinesEnd) {
   EXPECT_EQ(cheapest_fleet(some_free, 9), (std::vector<std::uint64_t>{5, 0}));
 }
 
+TEST(Fleet, IsEmptyWhereNobodyHasSoMany) {
+  for (const double demand : {1e16, 1e300, std::numeric_limits<double>::max()})
+    EXPECT_TRUE(cheapest_fleet(std::vector<Offer>{{1, 1}}, demand).empty()) << demand;
+  EXPECT_TRUE(cheapest_fleet(std::vector<Offer>{{1e-300, 1}, {1e-301, 0}}, 1).empty());
+  EXPECT_EQ(cheapest_fleet(std::vector<Offer>{{1, 1e12}}, 1e6), (std::vector<std::uint64_t>{1'000'000}));
+}
+
 }  // namespace
 }  // namespace detent::searching

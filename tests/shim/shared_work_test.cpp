@@ -2,11 +2,30 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <functional>
 #include <numeric>
+#include <string>
 #include <vector>
+
+#include "base/file.h"
+#include "mpi/peer.h"
 
 namespace detent::shim {
 namespace {
+
+using namespace std::string_literals;
+using test::beside_peer;
+
+void expect_unexpected(const std::string& told, const std::function<void()>& call) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown: " << told;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::device);
+    EXPECT_NE(std::string(e.what()).find(told), std::string::npos) << e.what();
+  }
+}
 
 TEST(SharedWork, CostliestItemsGoToTheRankWithLeastToDo) {
   const std::vector<double> costs{1, 8, 3, 3, 2, 0};
@@ -32,6 +51,42 @@ TEST(SharedWork, AProcessThatIsAloneKeepsWhatItHas) {
   EXPECT_EQ(size_of(nullptr), 1);
   EXPECT_EQ(rank_of(nullptr), 0);
   EXPECT_TRUE(gather_files(nullptr, "/nowhere", {"missing"}).empty());
+}
+
+TEST(SharedWork, TakesWhatRankZeroSends) {
+  auto ranks = beside_peer(1, {"\1"s, "a\0\0b\0"s, "\0"s, "\1"s});
+  EXPECT_TRUE(of_first(&ranks, false));
+  EXPECT_EQ(names_of_first(&ranks, {}), (std::vector<std::string>{"a", "", "b"}));
+  EXPECT_TRUE(any_of(&ranks, false));
+}
+
+TEST(SharedWork, MessagesOfAnotherProgramAreRefused) {
+  auto ranks = beside_peer(1, {"", "abc", "ab"});
+  expect_unexpected("rank 0 sent 0 bytes where 8 were expected", [&] { of_first(&ranks, std::uint64_t{1}); });
+  expect_unexpected("rank 0 sent names without an end", [&] { names_of_first(&ranks, {}); });
+  std::vector<std::byte> known(3);
+  expect_unexpected("rank 0 sent 2 bytes where 3 were expected", [&] { broadcast(ranks, known); });
+  auto first = beside_peer(0, {""});
+  EXPECT_TRUE(any_of(&first, false));  // what is not "no"
+}
+
+TEST(SharedWork, FilesOfOtherRanksLieInTheFolder) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const auto gathered = [&](const std::vector<std::string>& messages) {
+    auto ranks = beside_peer(0, messages);
+    return gather_files(&ranks, folder.path(), {});
+  };
+  EXPECT_EQ(gathered({R"([["a",3],["b",0]])", "ab", "c", ""}), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(std::filesystem::file_size(folder.path() / "a"), 3U);
+  for (const char* name : {"../out", "sub/out", "/tmp/out", "..", ".", ""})
+    expect_unexpected("rank 1 sent no list of its files", [&] {
+      gathered({R"([[")" + std::string(name) + R"(",1]])", "x", ""});
+    });
+  for (const char* list : {"{}", "[1]", "[[1,1]]", R"([["a"]])", R"([["a",-1]])", R"([["a",1.5]])", "[", "7"})
+    expect_unexpected("rank 1 sent no list of its files", [&] { gathered({list, "x", ""}); });
+  expect_unexpected("rank 1 sent more than it announced", [&] { gathered({R"([["c",1]])", "x", "y", ""}); });
+  expect_unexpected("rank 1 sent less than it announced", [&] { gathered({R"([["d",2]])", "x", ""}); });
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "d"));
 }
 
 }  // namespace

@@ -3,7 +3,11 @@
 
 #include <array>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
 
+#include "base/json.h"
+#include "mpi/peer.h"
 #include "solve/sweep/layer_state.h"
 #include "solve/sweep/solved_layers.h"
 #include "solve/sweep/stored_samples.h"
@@ -13,6 +17,10 @@ namespace detent::solve {
 namespace {
 
 using namespace test;
+
+// The ranks that solve layers.
+constexpr std::array<int, 1> kOne{};
+constexpr std::array<int, 2> kTwo{};
 
 std::vector<std::byte> bytes_up_to(std::size_t count) {
   std::vector<std::byte> bytes;
@@ -46,18 +54,17 @@ TEST(SolvedLayers, AreNotThereWithALengthThatNoFileHas) {
   ASSERT_NE(at, std::string::npos);
   // 2^64 - 1, which is 0 once it is rounded up to whole blocks.
   file.replace(at, length.size(), "\"integers\":18446744073709551615");
-  std::uint64_t size = 0;
-  std::memcpy(&size, file.data(), sizeof size);
-  size += 19;
-  std::memcpy(file.data(), &size, sizeof size);
-  std::ofstream(path, std::ios::binary) << file;
-  EXPECT_FALSE(solved.load(1));
+  const auto end = file.find_last_of('}') + 1;
+  const auto text = sealed_json_text(*parse_json(std::string_view(file).substr(8, end - 8)));
+  const std::uint64_t size = text.size();
+  std::ofstream(path, std::ios::binary) << std::string_view(reinterpret_cast<const char*>(&size), sizeof size) << text;
+  EXPECT_FALSE(solved.load(1, kOne));
 }
 
 TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   const TempDir folder(std::filesystem::temp_directory_path());
   const SolvedLayers solved(folder.path());
-  EXPECT_FALSE(solved.load(3));
+  EXPECT_FALSE(solved.load(3, kTwo));
   std::vector<SolvedLayer> layers(2);
   layers[0].tuning = {
       .name = "a", .op_type = "Conv", .streamed = true, .tuned = true, .error_before = 2, .error_after = 1};
@@ -67,7 +74,7 @@ TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   layers[1].integers = bytes_up_to(7);
   layers[1].bias = bytes_up_to(12);
   solved.save(3, layers);
-  const auto found = solved.load(3);
+  const auto found = solved.load(3, kTwo);
   ASSERT_TRUE(found && found->size() == 2);
   EXPECT_EQ((*found)[0].tuning.name, "a");
   EXPECT_TRUE((*found)[0].tuning.streamed && (*found)[0].tuning.tuned);
@@ -77,7 +84,8 @@ TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   EXPECT_EQ((*found)[0].scale.size(), 2 * sizeof(float));
   EXPECT_EQ(read((*found)[1].integers), layers[1].integers);
   EXPECT_EQ(read((*found)[1].bias), layers[1].bias);
-  EXPECT_FALSE(solved.load(2));
+  EXPECT_FALSE(solved.load(2, kTwo));
+  EXPECT_FALSE(solved.load(3, kOne));
 }
 
 TEST(SolvedLayers, AreSolvedAgainWhereDamaged) {
@@ -87,8 +95,75 @@ TEST(SolvedLayers, AreSolvedAgainWhereDamaged) {
   layers[0].integers = bytes_up_to(128);
   solved.save(0, layers);
   damage(folder.path() / "solved-0", 5);
-  EXPECT_FALSE(solved.load(0));
-  EXPECT_THROW((void)solved.load_saved(0), Error);
+  EXPECT_FALSE(solved.load(0, kOne));
+  EXPECT_THROW((void)solved.load_saved(0, kOne), Error);
+}
+
+std::string file_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// As another of two ranks saved them.
+std::string saved_by_other(std::size_t layers) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  std::vector<SolvedLayer> solved(layers);
+  for (auto& layer : solved) layer.tuning.name = "of rank 1";
+  SolvedLayers(folder.path()).save(0, solved);
+  return file_of(folder.path() / "solved-0");
+}
+
+TEST(SolvedLayers, OfTwoRanksStandInTheStagesOrder) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  auto ranks = detent::test::beside_peer(0, {saved_by_other(1), std::string(1, '\0')});
+  const SolvedLayers solved(folder.path(), &ranks);
+  std::vector<SolvedLayer> mine(2);
+  mine[0].tuning.name = "first";
+  mine[1].tuning.name = "third";
+  solved.save(0, mine);
+  const auto found = solved.load_saved(0, std::array{0, 1, 0});
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0].tuning.name, "first");
+  EXPECT_EQ(found[1].tuning.name, "of rank 1");
+  EXPECT_EQ(found[2].tuning.name, "third");
+}
+
+TEST(SolvedLayers, OfOtherNumbersThanTheStagesAreDamaged) {
+  for (const std::size_t theirs : {0U, 2U}) {
+    const TempDir folder(std::filesystem::temp_directory_path());
+    auto ranks = detent::test::beside_peer(0, {saved_by_other(theirs), std::string(1, '\0')});
+    const SolvedLayers solved(folder.path(), &ranks);
+    solved.save(0, std::vector<SolvedLayer>(1));
+    EXPECT_FALSE(solved.load(0, std::array{0, 1}));
+    EXPECT_THROW((void)solved.load_saved(0, std::array{0, 1}), Error);
+  }
+}
+
+TEST(SolvedLayers, ARankThatLostThemGetsThoseOfRankZero) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const std::string yes(1, '\1');
+  auto ranks = detent::test::beside_peer(1, {yes, "", yes, saved_by_other(1), saved_by_other(2)});
+  const SolvedLayers solved(folder.path(), &ranks);
+  const auto found = solved.load(0, std::array{1, 0, 1});
+  ASSERT_TRUE(found && found->size() == 3);
+  EXPECT_EQ(file_of(folder.path() / "solved-0-1"), saved_by_other(2));
+  auto again = detent::test::beside_peer(1, {yes, "", yes, "damaged", saved_by_other(2)});
+  const TempDir other(std::filesystem::temp_directory_path());
+  EXPECT_THROW((void)SolvedLayers(other.path(), &again).load(0, std::array{1, 0, 1}), Error);
+}
+
+TEST(SolvedLayers, WhatIsToldOfThemIsSealed) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const SolvedLayers solved(folder.path());
+  std::vector<SolvedLayer> layers(1);
+  layers[0].tuning.error_after = 1;
+  solved.save(0, layers);
+  auto file = file_of(folder.path() / "solved-0");
+  const std::string told = "\"after\":1.0";
+  ASSERT_NE(file.find(told), std::string::npos);
+  file.replace(file.find(told), told.size(), "\"after\":2.0");
+  std::ofstream(folder.path() / "solved-0", std::ios::binary) << file;
+  EXPECT_FALSE(solved.load(0, kOne));
 }
 
 TEST(LayerState, IsTakenUpUnlessDamaged) {

@@ -15,6 +15,11 @@ class TheHouse(unittest.TestCase):
         found = structure.violations(ROOT)
         self.assertFalse(found, "\n" + "\n".join(found))
 
+    def test_finds_data_files_by_an_index(self):
+        # A model may name a data file for each of its tensors.
+        held = "std::unordered_map<std::string, std::shared_ptr<const MappedFile>> files_;"
+        self.assertIn(held, (ROOT / "src/onnx/external_data.h").read_text())
+
     def test_is_not_empty(self):
         self.assertTrue(list((ROOT / "src" / "base").glob("*.cpp")))
 

@@ -137,7 +137,7 @@ class Solving final : public GramReceiver {
   // What rank 0 found of an earlier process is done; each rank sums up and solves some of the other inputs.
   void share_out(const std::vector<BlockStage>& stages) {
     constexpr double kPositions = 4096;  // that are summed up, and what is found out of a column, beside each column
-    if (options_.ranks != nullptr) options_.ranks->broadcast(known_, options_.sweep.stop);
+    if (options_.ranks != nullptr) shim::broadcast(*options_.ranks, known_, options_.sweep.stop);
     std::vector<double> costs;
     std::vector<std::string> values;
     for (const auto& stage : stages) {

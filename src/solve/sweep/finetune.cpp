@@ -112,6 +112,7 @@ class Tuning {
     if (stage.in_body && counted_ != stage.segment) count_runs(stage.segment);
     const auto owners = owners_in(stage);
     auto stored = solved_.load(number, owners);
+    if (stored && !are_of(stage, *stored)) stored.reset();
     std::vector<std::size_t> mine;  // of the stage's layers
     for (std::size_t i = 0; i < owners.size(); ++i) {
       if (owners[i] == shim::rank_of(options_.ranks)) mine.push_back(i);
@@ -135,6 +136,24 @@ class Tuning {
     for (std::size_t i = 0; i < problems.size(); ++i) finish(*problems[i].layer, stored->at(i));
     done_ += problems.size();
     report();
+  }
+
+  /// Whether what an earlier process left fits the stage's layers.
+  bool are_of(const Stage& stage, const std::vector<StoredLayer>& stored) const {
+    const auto fits = [&](const onnx::TensorData& data, const std::optional<std::size_t>& tensor) {
+      return tensor && data.size() == quantized_.graph.initializers[*tensor].data.size();
+    };
+    const auto is_none_or_fits = [&](const onnx::TensorData& data, const std::optional<std::size_t>& tensor) {
+      return data.size() == 0 || fits(data, tensor);
+    };
+    return std::equal(stage.layers.begin(), stage.layers.end(), stored.begin(), stored.end(),
+                      [&](std::size_t i, const StoredLayer& solved) {
+                        const auto& layer = layers_[i];
+                        return solved.tuning.name == layer.name && fits(solved.integers, layer.stored_weight) &&
+                               is_none_or_fits(solved.bias, layer.stored_bias) &&
+                               is_none_or_fits(solved.scale, layer.stored_scale) &&
+                               is_none_or_fits(solved.bias_scale, layer.bias_scale);
+                      });
   }
 
   void finish(const TunedLayer& layer, const StoredLayer& solved) {

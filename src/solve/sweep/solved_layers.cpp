@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
@@ -80,14 +82,17 @@ fs::path SolvedLayers::file_of(std::size_t stage, int rank) const {
   return directory_ / (rank == 0 ? fmt::format("solved-{}", stage) : fmt::format("solved-{}-{}", stage, rank));
 }
 
-SolvedLayers::OfRanks SolvedLayers::of_ranks(std::size_t stage) const {
-  std::vector<std::vector<StoredLayer>> found;
+std::optional<std::vector<StoredLayer>> SolvedLayers::read(std::size_t stage, std::span<const int> owners) const {
+  std::vector<StoredLayer> layers(owners.size());
   for (int rank = 0; rank < shim::size_of(ranks_); ++rank) {
-    auto layers = load_file(file_of(stage, rank));
-    if (!layers) return std::nullopt;
-    found.push_back(std::move(*layers));
+    auto found = load_file(file_of(stage, rank));
+    if (!found || std::count(owners.begin(), owners.end(), rank) != std::ssize(*found)) return std::nullopt;
+    auto next = found->begin();
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      if (owners[i] == rank) layers[i] = std::move(*next++);
+    }
   }
-  return found;
+  return layers;
 }
 
 void SolvedLayers::take_from_first(std::size_t stage) const {
@@ -108,7 +113,7 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
     append(data, as_bytes(layer.scales.weights));
     append(data, as_bytes(layer.scales.bias));
   }
-  std::string text = json_text(Json{{"layers", json}, {"sum", checksum(data).text()}});
+  std::string text = sealed_json_text(Json{{"layers", json}, {"data", checksum(data).text()}});
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
   AtomicFile file(file_of(stage, shim::rank_of(ranks_)));
@@ -124,21 +129,14 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
 }
 
 std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage, std::span<const int> owners) const {
-  auto found = of_ranks(stage);
-  if (shim::size_of(ranks_) == 1) return found ? std::optional(std::move(found->front())) : std::nullopt;
+  auto found = read(stage, owners);
+  if (shim::size_of(ranks_) == 1) return found;
   if (!shim::of_first(ranks_, found.has_value(), stop_)) return std::nullopt;
-  if (shim::any_of(ranks_, !found, stop_)) {
-    take_from_first(stage);
-    found = of_ranks(stage);
-  }
+  if (!shim::any_of(ranks_, !found, stop_)) return found;
+  take_from_first(stage);
+  found = read(stage, owners);
   if (!found) throw damaged_on_disk(file_of(stage, 0));
-  std::vector<StoredLayer> layers;
-  std::vector<std::size_t> taken(found->size());
-  for (const int owner : owners) {
-    const auto rank = static_cast<std::size_t>(owner);
-    layers.push_back((*found)[rank].at(taken[rank]++));
-  }
-  return layers;
+  return found;
 }
 
 std::vector<StoredLayer> SolvedLayers::load_saved(std::size_t stage, std::span<const int> owners) const {
@@ -185,10 +183,10 @@ std::vector<StoredLayer> read_layers(const fs::path& path) {
   std::memcpy(&length, bytes.data(), sizeof length);
   bytes = bytes.subspan(sizeof length);
   if (length > bytes.size()) throw Damaged{};
-  const auto json = parse_json(as_text(bytes.first(length)));
+  const auto json = parse_sealed_json(as_text(bytes.first(length)));
   if (!json) throw Damaged{};
   bytes = bytes.subspan(length);
-  if (json->at("sum") != checksum(bytes).text()) throw Damaged{};
+  if (json->at("data") != checksum(bytes).text()) throw Damaged{};
   std::vector<StoredLayer> layers;
   for (const auto& entry : json->at("layers")) layers.push_back(read_layer(entry, file, bytes));
   return layers;

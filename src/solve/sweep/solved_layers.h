@@ -38,18 +38,17 @@ class SolvedLayers {
       : directory_(std::move(directory)), ranks_(ranks), stop_(std::move(stop)) {}
 
   /// Collective: what this or an earlier process of rank 0 found for this stage. `owners`: of each of its layers, the
-  /// rank that solves it; of no concern to a process that is alone. Nothing when it is damaged: the stage is then
-  /// solved again, with the same result.
-  std::optional<std::vector<StoredLayer>> load(std::size_t stage, std::span<const int> owners = {}) const;
+  /// rank that solves it. Nothing when it is damaged, or of other layers: the stage is then solved again, with the same
+  /// result.
+  std::optional<std::vector<StoredLayer>> load(std::size_t stage, std::span<const int> owners) const;
   /// The same after save(). Throws resource when it is damaged.
-  std::vector<StoredLayer> load_saved(std::size_t stage, std::span<const int> owners = {}) const;
+  std::vector<StoredLayer> load_saved(std::size_t stage, std::span<const int> owners) const;
   /// Collective: each rank has the layers of a stage that it owns.
   void save(std::size_t stage, const std::vector<SolvedLayer>& layers) const;
 
  private:
   std::filesystem::path file_of(std::size_t stage, int rank) const;
-  using OfRanks = std::optional<std::vector<std::vector<StoredLayer>>>;
-  OfRanks of_ranks(std::size_t stage) const;
+  std::optional<std::vector<StoredLayer>> read(std::size_t stage, std::span<const int> owners) const;
   void take_from_first(std::size_t stage) const;
 
   std::filesystem::path directory_;

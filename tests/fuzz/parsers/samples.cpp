@@ -11,10 +11,12 @@ using data::InputSpec;
 using onnx::DataType;
 using Shape = std::vector<std::int64_t>;
 
-// Bytes from here on choose sound.
-constexpr std::uint8_t kSound = 240;
+// Bytes from here on choose sound, those before them pictures.
+constexpr std::uint8_t kPictures = 238, kSound = 240;
 
 std::vector<InputSpec> inputs_of(std::uint8_t choice) {
+  if (choice == kPictures) return {{"picture", DataType::float32, Shape{-1, 3, 2, 2}}};
+  if (choice == kPictures + 1) return {{"x", DataType::bfloat16, Shape{-1, 2}}};
   switch (choice < kSound ? choice % 5 : 5 + choice % 3) {
     case 0: return {{"x", DataType::float32, Shape{-1, 2}}};
     case 1: return {{"x", DataType::float32, Shape{2, 2}}, {"y", DataType::int64, Shape{2}}};

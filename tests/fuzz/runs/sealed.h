@@ -1,19 +1,44 @@
-// Statistics files whose envelope is in order.
+// Files whose envelope is in order.
 #pragma once
 
 #include <xxhash.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/fingerprint.h"
+#include "base/json.h"
+#include "fuzz/fuzz.h"
+
 namespace detent::fuzz {
 
-/// The message with the header of a sound file in front (docs/statistics.md).
+inline Fingerprint fingerprint_of(Bytes bytes) {
+  Hasher hasher;
+  hasher.add(bytes);
+  return hasher.result();
+}
+
+inline std::string checksum(Bytes bytes) { return fingerprint_of(bytes).text(); }
+
+/// A statistics file: the message with the header of a sound one in front (docs/statistics.md).
 inline std::string sealed(std::string_view message) {
   std::string file("detent\x1as\x01\0\0\0\0\0\0\0", 16);
   const std::uint64_t words[] = {message.size(), XXH3_64bits(message.data(), message.size())};
   file.append(reinterpret_cast<const char*>(words), sizeof words);
   return file.append(message);
+}
+
+/// A file of solved layers: what tells of them, sealed where it is an object, and their data.
+inline std::string solved_file(std::string_view layers, Bytes data) {
+  std::string text(layers);
+  if (auto json = parse_json(layers); json && json->is_object()) {
+    (*json)["data"] = checksum(data);
+    text = sealed_json_text(*json);
+  }
+  const std::uint64_t size = text.size();
+  std::string file(reinterpret_cast<const char*>(&size), sizeof size);
+  return file.append(text).append(as_text(data));
 }
 
 }  // namespace detent::fuzz

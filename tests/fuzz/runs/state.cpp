@@ -1,13 +1,20 @@
 // What an interrupted run left in its directory, and files of settings beside models: any of them may be damaged, or
 // not what this run wrote.
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string_view>
+#include <fcntl.h>
+#include <sys/file.h>
 
-#include "base/fingerprint.h"
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stop_token>
+#include <string_view>
+#include <thread>
+
 #include "base/json.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/runs/sealed.h"
+#include "mpi/peer.h"
 #include "run/checkpoint.h"
 #include "run/model_folder.h"
 #include "run/run_directory.h"
@@ -22,14 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Fingerprint fingerprint_of(Bytes bytes) {
-  Hasher hasher;
-  hasher.add(bytes);
-  return hasher.result();
-}
-
-std::string checksum(Bytes bytes) { return fingerprint_of(bytes).text(); }
-
 /// A run that is to be resumed where there is this run.json.
 void read_run(Bytes identity) {
   const fs::path work = fresh_folder("work");
@@ -37,15 +36,28 @@ void read_run(Bytes identity) {
   fs::permissions(directory, fs::perms::owner_all);
   fs::permissions(put("work/detent-run/run.json", identity), fs::perms::owner_read | fs::perms::owner_write);
   const nlohmann::json wanted{{"output", "out.onnx"}, {"rank", 0}, {"model", "m"}, {"histograms", true}};
-  for (const bool resume : {false, true}) {
-    try_to([&] {
+  auto ranks = test::beside_peer(1, {});
+  const auto opened = [&](bool resume, shim::Ranks* among) {
+    return try_to([&] {
       Resources resources;
       resources.work_dir = work;
       resources.resume = resume;
+      resources.ranks = among;
       run::RunDirectory run(resources, wanted);
+      require(fs::is_directory(run.path()), "a run has a directory");
       run.finish();
     });
+  };
+  {
+    // Of a run that is still going on.
+    const UniqueFd held(::open((directory / "run.json").c_str(), O_RDWR | O_CLOEXEC));
+    require(::flock(held.get(), LOCK_EX | LOCK_NB) == 0, "nobody else holds it");
+    opened(true, nullptr);
+    opened(false, nullptr);
+    require(fs::is_regular_file(directory / "run.json"), "what another process uses stays");
   }
+  for (const bool resume : {false, true}) opened(resume, nullptr);
+  opened(true, &ranks);
 }
 
 void read_progress(Parts parts) {
@@ -68,20 +80,17 @@ void read_progress(Parts parts) {
 
 void read_solved(Parts parts) {
   const fs::path directory = fresh_folder("solved");
-  std::string text(as_text(parts.piece()));
+  const std::string text(as_text(parts.piece()));
   const Bytes data = parts.rest();
-  const std::string mark = "SUM";  // the checksum, which no mutation finds
-  if (const auto at = text.find(mark); at != std::string::npos) text.replace(at, mark.size(), checksum(data));
-  const std::uint64_t size = text.size();
-  std::string file(reinterpret_cast<const char*>(&size), sizeof size);
-  file += text;
-  file += as_text(data);
-  put("solved/solved-1", as_byte_span(file));
+  put("solved/solved-1", as_byte_span(solved_file(text, data)));
+  const auto json = parse_json(text);
+  const auto listed = json && json->is_object() ? json->value("layers", nlohmann::json()) : nlohmann::json();
+  const std::vector<int> owners(listed.size());
   try_to([&] {
     const solve::SolvedLayers solved(directory);
-    const auto layers = solved.load(1);
+    const auto layers = solved.load(1, owners);
     if (!layers) {
-      require(!try_to([&] { solved.load_saved(1); }), "what is damaged ends a run that has just written it");
+      require(!try_to([&] { solved.load_saved(1, owners); }), "what is damaged ends a run that has just written it");
       return;
     }
     for (const auto& layer : *layers) {
@@ -106,7 +115,7 @@ void save_and_read(Parts parts) {
   }
   const solve::SolvedLayers solved(directory);
   solved.save(2, layers);
-  const auto found = solved.load(2);
+  const auto found = solved.load(2, std::vector<int>(layers.size()));
   require(found && found->size() == layers.size(), "saved layers are found");
   for (std::size_t i = 0; i < layers.size(); ++i)
     require(std::ranges::equal((*found)[i].integers.bytes(), layers[i].integers), "a saved layer comes back");
@@ -158,8 +167,45 @@ void read_layer_state(Parts parts) {
   });
 }
 
+/// Another process holds the table, or it cannot be written.
+void await_table(const fs::path& file) {
+  const auto saved = [](const fs::path& path, const std::stop_token& stop) {
+    return try_to([&] {
+      speed::KernelTable table(path);
+      table.add("Conv", {});
+      table.save(stop);
+    });
+  };
+  std::stop_source stopped;
+  const UniqueFd held(::open(file.c_str(), O_RDWR | O_CLOEXEC));
+  require(::flock(held.get(), LOCK_EX | LOCK_NB) == 0, "nobody else holds it");
+  std::jthread stopping([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    stopped.request_stop();
+  });
+  require(!saved(file, stopped.get_token()), "a table that is held is not written");
+  require(!saved(fresh_folder("kernels/folder"), {}), "a folder is no table");
+  fs::create_symlink(file, file.parent_path() / "link");
+  require(!saved(file.parent_path() / "link", {}), "what a link leads to is not replaced");
+  require(!saved(file.parent_path() / std::string(300, 'k'), {}), "no file has so long a name");
+  fs::create_symlink("nowhere", file.parent_path() / "lost");
+  require(!saved(file.parent_path() / "lost" / "table.json", {}), "no folder is made through a link");
+  speed::KernelTable changed(file.parent_path() / "changed");
+  put("kernels/changed", as_byte_span("{}"));
+  require(!try_to([&] { changed.save({}); }), "what became something else is not replaced");
+  std::map<const char*, std::optional<std::string>> before;
+  for (const char* variable : {"HOME", "XDG_CACHE_HOME"}) {
+    const char* const value = std::getenv(variable);
+    before[variable] = value == nullptr ? std::nullopt : std::optional<std::string>(value);
+    ::setenv(variable, "not absolute", 1);
+  }
+  require(!speed::default_kernel_table("1.0"), "there is no table without a place for it");
+  for (const auto& [variable, value] : before) value ? ::setenv(variable, value->c_str(), 1) : ::unsetenv(variable);
+}
+
 void read_kernels(Parts parts) {
   fresh_folder("kernels");
+  const bool is_empty = parts.empty();
   const fs::path file = put("kernels/table.json", parts.rest());
   try_to([&] {
     speed::KernelTable table(file);
@@ -170,17 +216,70 @@ void read_kernels(Parts parts) {
     speed::KernelTable(file).find("Conv");
     speed::default_kernel_table("1.0");
   });
+  if (is_empty) await_table(file);
+}
+
+std::string field(int number, std::string_view payload) {
+  std::string bytes{static_cast<char>(number << 3 | 2), static_cast<char>(payload.size())};
+  return bytes.append(payload);
+}
+
+/// A model of an input that is a cache, and of a weight in a file beside it.
+std::string model_with_cache() {
+  const std::string weight = std::string("\x08\x01\x10\x01", 4) + field(8, "w") +
+                             field(13, field(1, "location") + field(2, "model.onnx_data")) + "\x70\x01";
+  const std::string type = field(2, field(1, "\x08\x0a"));
+  const std::string graph = field(5, weight) + field(11, field(1, "past_key_values.0.key") + type);
+  return "\x08\x08" + field(7, graph) + field(8, "\x10\x11");
+}
+
+/// Results that the folder of a model is not written to.
+void refuse_places(const fs::path& root) {
+  const auto refused = [](QuantizeOptions options) {
+    require(!try_to([&] { run::FolderResult(options, {{}}); }), "what is no place for a folder is refused");
+  };
+  QuantizeOptions options;
+  options.model = root;
+  options.output = folder() / "result.onnx";
+  refused(options);
+  options.family = {"fp16"};
+  refused(options);
+  options.output = root / "result";
+  refused(options);
+}
+
+// A name that is not UTF-8 stands in no config.json. transformers.js has no caches of integers.
+void write_transformers(const fs::path& root) {
+  QuantizeOptions options;
+  options.model = root;
+  options.output = fresh_folder("written") / "result";
+  std::ofstream(root / "onnx/\xff.onnx") << "model";
+  try_to([&] { run::FolderResult(options, {{}}); });
+  fs::remove(root / "onnx/\xff.onnx");
+  options.kv_cache.type = KvCacheType::int8;
+  try_to([&] { run::FolderResult(options, {{}}); });
+  try_to([&] {
+    options.model = run::model_file(root);
+    options.kv_cache = {};
+    options.family = {"fp16"};
+    run::FolderResult(options, {{"fp16", "_fp16"}});
+  });
 }
 
 /// What goes with a model is copied, but nothing from elsewhere.
-void write_folder(const fs::path& root, bool two, bool with_link) {
+void write_folder(const fs::path& root, bool two, bool with_link, bool with_data) {
+  constexpr std::string_view kEmptyGraph("\x08\x08\x3a\x00\x42\x02\x10\x11", 8);
+  const auto model = with_data ? model_with_cache() : std::string(kEmptyGraph);
+  const auto write_to = [&](const fs::path& path) {
+    std::ofstream(path, std::ios::binary) << model;
+    if (with_data) std::ofstream(path.parent_path() / "model.onnx_data", std::ios::binary) << "data";
+  };
   const auto secret = fresh_folder("elsewhere") / "secret";
   put("elsewhere/secret", as_byte_span("PRIVATE"));
   if (with_link) fs::create_symlink(secret, root / "README.md");
   const fs::path target = fresh_folder("written") / "result";
-  constexpr std::string_view kEmptyGraph("\x08\x08\x3a\x00\x42\x02\x10\x11", 8);
   try_to([&] {
-    std::ofstream(run::model_file(root), std::ios::binary) << kEmptyGraph;
+    write_to(run::model_file(root));
     QuantizeOptions options;
     options.model = root;
     options.output = target;
@@ -188,17 +287,18 @@ void write_folder(const fs::path& root, bool two, bool with_link) {
     if (two) variants = {{"fp16", "_fp16"}, {"q4", "_q4"}};
     run::FolderResult result(options, variants);
     require(!with_link, "a link that leads outside is refused");
-    for (std::size_t v = 0; v < variants.size(); ++v)
-      std::ofstream(result.options(v).output, std::ios::binary) << kEmptyGraph;
+    for (std::size_t v = 0; v < variants.size(); ++v) write_to(result.options(v).output);
     std::vector<std::string> notes;
     result.finish(notes);
   });
   if (with_link) require(!fs::exists(target), "nothing is left of what was refused");
 }
 
-// Bits of `form`: no usual model; one of another name; two of them; what a download leaves; two models are written.
+// Bits of `form`: no usual model; one of another name; two of them; what a download leaves; two models are written; the
+// model has a cache and data, and stands where transformers.js has it.
 void read_folder(Parts parts) {
-  constexpr unsigned kIsTransformers = 1, kUnusual = 2, kOne = 4, kSecond = 8, kMore = 16, kTwoWritten = 32;
+  constexpr unsigned kIsTransformers = 1, kUnusual = 2, kOne = 4, kSecond = 8, kMore = 16, kTwoWritten = 32,
+                     kHasCache = 64;
   const unsigned form = parts.byte();
   const auto is = [form](unsigned bit) { return (form & bit) != 0; };
   const fs::path root = fresh_folder("model");
@@ -211,6 +311,7 @@ void read_folder(Parts parts) {
        {"model/model.onnx_data", "model/model_q4.onnx", "model/model_q4.onnx_data_1", "model/.cache/x"}) {
     if (is(kMore)) put(file, {});
   }
+  if (is(kHasCache)) put("model/onnx/model.onnx", {});
   put(is(kIsTransformers) ? "model/config.json" : "model/genai_config.json", parts.rest());
   try_to([&] {
     const auto found = run::read_model_folder(root);
@@ -225,7 +326,10 @@ void read_folder(Parts parts) {
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
     run::correct_transformers_config(root / "config.json", written, {"other.onnx"});
   });
-  write_folder(root, is(kTwoWritten), is(kMore));
+  write_folder(root, is(kTwoWritten), is(kMore), is(kHasCache));
+  if (!is(kHasCache)) return;
+  write_transformers(root);
+  refuse_places(root);
 }
 
 void run_state(Bytes input) {
