@@ -4,6 +4,31 @@
 #include <utility>
 
 namespace detent::graph {
+namespace {
+
+bool is_floating(onnx::DataType type) {
+  return type == onnx::DataType::float32 || type == onnx::DataType::float16 || type == onnx::DataType::bfloat16 ||
+         type == onnx::DataType::float64;
+}
+
+using FindConstant = const onnx::Tensor* (*)(const onnx::Model&, const Index&, const std::string&);
+
+std::optional<ConstantStep> step_of(const onnx::Model& model, const Index& index, const onnx::Node& node,
+                                    FindConstant find) {
+  ConstantStep step;
+  step.inverse = node.is("Div") || node.is("Sub");
+  step.multiplies = node.is("Div") || node.is("Mul");
+  if (!step.inverse && !node.is("Add") && !node.is("Mul")) return std::nullopt;
+  for (const std::size_t input : {1, 0}) {
+    step.constant = find(model, index, node.inputs()[input]);
+    step.value = node.inputs()[1 - input];
+    if (step.constant != nullptr && index.initializer(step.value) == kNone) return step;
+    if (step.inverse) break;  // a constant minus the value, or divided by it
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const std::string& name) {
   const int i = index.initializer(name);
@@ -17,13 +42,20 @@ const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index,
   return input < node.inputs().size() ? float_constant(model, index, node.inputs()[input]) : nullptr;
 }
 
-std::optional<float> filling_of(const onnx::Model& model, const onnx::Node& node) {
+const onnx::Tensor* floating_constant(const onnx::Model& model, const Index& index, const std::string& name) {
+  const int i = index.initializer(name);
+  if (i == kNone) return nullptr;
+  const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
+  return is_floating(tensor.type) ? &tensor : nullptr;
+}
+
+std::optional<double> filling_of(const onnx::Model& model, const onnx::Node& node) {
   if (!node.is("ConstantOfShape")) return std::nullopt;
   const auto* value = node.attribute("value");
-  if (value == nullptr) return 0.0F;
+  if (value == nullptr) return 0.0;
   const auto tensor = onnx::read_attribute_tensor(model, node, *value);
-  return tensor.type == onnx::DataType::float32 && tensor.count() == 1 ? std::optional(floats_of(tensor).front())
-                                                                       : std::nullopt;
+  return is_floating(tensor.type) && tensor.count() == 1 ? std::optional(onnx::to_doubles(tensor).front())
+                                                         : std::nullopt;
 }
 
 std::vector<float> floats_of(const onnx::Tensor& tensor) {
@@ -46,22 +78,17 @@ int only_reader(const Index& index, const std::string& value) {
 
 std::vector<double> ConstantStep::values() const {
   std::vector<double> all;
-  for (const double v : floats_of(*constant)) all.push_back(multiplies ? (inverse ? 1 / v : v) : (inverse ? -v : v));
+  for (const double v : onnx::to_doubles(*constant))
+    all.push_back(multiplies ? (inverse ? 1 / v : v) : (inverse ? -v : v));
   return all;
 }
 
 std::optional<ConstantStep> constant_step(const onnx::Model& model, const Index& index, const onnx::Node& node) {
-  ConstantStep step;
-  step.inverse = node.is("Div") || node.is("Sub");
-  step.multiplies = node.is("Div") || node.is("Mul");
-  if (!step.inverse && !node.is("Add") && !node.is("Mul")) return std::nullopt;
-  for (const std::size_t input : {1, 0}) {
-    step.constant = float_constant(model, index, node, input);
-    step.value = node.inputs()[1 - input];
-    if (step.constant != nullptr && index.initializer(step.value) == kNone) return step;
-    if (step.inverse) break;  // a constant minus the value, or divided by it
-  }
-  return std::nullopt;
+  return step_of(model, index, node, float_constant);
+}
+
+std::optional<ConstantStep> floating_step(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+  return step_of(model, index, node, floating_constant);
 }
 
 std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank) {

@@ -17,8 +17,11 @@ const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index,
 const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
                                    std::size_t input);
 
-/// What a ConstantOfShape fills its result with, where that is float32.
-std::optional<float> filling_of(const onnx::Model& model, const onnx::Node& node);
+/// The initializer of that name where it holds floats of any type, or null.
+const onnx::Tensor* floating_constant(const onnx::Model& model, const Index& index, const std::string& name);
+
+/// What a ConstantOfShape fills its result with, where that is a float of any type.
+std::optional<double> filling_of(const onnx::Model& model, const onnx::Node& node);
 
 std::vector<float> floats_of(const onnx::Tensor& tensor);
 onnx::Tensor stored_floats(const std::string& name, std::vector<std::int64_t> dims, const std::vector<float>& values,
@@ -37,7 +40,10 @@ struct ConstantStep {
   /// Multiplier or summand for each element of the constant.
   std::vector<double> values() const;
 };
+/// Its constant is float32.
 std::optional<ConstantStep> constant_step(const onnx::Model& model, const Index& index, const onnx::Node& node);
+/// Its constant holds floats of any type.
+std::optional<ConstantStep> floating_step(const onnx::Model& model, const Index& index, const onnx::Node& node);
 
 /// Of a step whose constant is one number that leaves the shape of a value of this rank.
 std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank);

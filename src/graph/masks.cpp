@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <unordered_set>
 
 #include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/rewrite.h"
 #include "graph/traits.h"
+#include "onnx/half.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -54,22 +57,48 @@ std::vector<std::string> parts_of(const onnx::Model& model, const Index& index, 
       if (is_choice(model, index, inputs[1 - i])) return {inputs[i]};
     }
   }
-  const auto step = constant_step(model, index, node);
+  const auto step = floating_step(model, index, node);
   if (!step || !step->multiplies) return {};
   const auto values = step->values();
   const bool is_scale = values.size() == 1 && values.front() > 0;
   return is_scale ? std::vector{step->value} : std::vector<std::string>();
 }
 
+template <class Element>
+std::vector<std::byte> bytes_of(Element element) {
+  const auto bytes = std::as_bytes(std::span(&element, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+// kMask as an element of a type of floats; the nearest in bfloat16 is -9984.
+std::vector<std::byte> mask_in(onnx::DataType type) {
+  switch (type) {
+    case onnx::DataType::float16: return bytes_of(onnx::to_float16(kMask));
+    case onnx::DataType::bfloat16: return bytes_of(onnx::to_bfloat16(kMask));
+    case onnx::DataType::float64: return bytes_of(double{kMask});
+    default: return bytes_of(kMask);
+  }
+}
+
+// The tensor with no element below kMask, or nothing where it has none.
+std::optional<onnx::Tensor> clamped(const onnx::Tensor& tensor, const Store& store) {
+  const auto values = onnx::to_doubles(tensor);
+  if (std::none_of(values.begin(), values.end(), [](double v) { return v < kMask; })) return std::nullopt;
+  const auto mask = mask_in(tensor.type);
+  const auto given = tensor.data.bytes();
+  std::vector<std::byte> bytes(given.begin(), given.end());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] < kMask) std::copy(mask.begin(), mask.end(), bytes.data() + i * mask.size());
+  }
+  return onnx::Tensor{tensor.name, tensor.type, tensor.dims, store(std::move(bytes)), {}, false};
+}
+
 // A constant that scores are made of.
 bool clamp_constant(onnx::Model& model, const Index& index, const std::string& name, const Store& store) {
-  const auto* tensor = float_constant(model, index, name);
-  if (tensor == nullptr) return false;
-  auto values = floats_of(*tensor);
-  if (std::none_of(values.begin(), values.end(), [](float v) { return v < kMask; })) return false;
-  for (float& value : values) value = value < kMask ? kMask : value;
-  const auto position = static_cast<std::size_t>(index.initializer(name));
-  model.graph.initializers[position] = stored_floats(name, tensor->dims, values, store);
+  const auto* tensor = floating_constant(model, index, name);
+  auto changed = tensor == nullptr ? std::nullopt : clamped(*tensor, store);
+  if (!changed) return false;
+  model.graph.initializers[static_cast<std::size_t>(index.initializer(name))] = std::move(*changed);
   return true;
 }
 
@@ -79,9 +108,12 @@ bool clamp_filling(onnx::Model& model, const Index& index, const std::string& na
   if (producer == kNone) return false;
   auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
   const auto number = filling_of(model, node);
-  if (!number || *number >= kMask) return false;
-  const auto tensor = onnx::make_tensor<float>("", onnx::DataType::float32, {1}, std::vector{kMask});
-  node.set_attribute(onnx::Attribute::of_messages("value", onnx::Attribute::Kind::t, {onnx::encode_tensor(tensor)}));
+  const auto* value = node.attribute("value");
+  if (!number || value == nullptr) return false;
+  const auto in_memory = [](std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); };
+  const auto changed = clamped(onnx::read_attribute_tensor(model, node, *value), in_memory);
+  if (!changed) return false;
+  node.set_attribute(onnx::Attribute::of_messages("value", onnx::Attribute::Kind::t, {onnx::encode_tensor(*changed)}));
   return true;
 }
 

@@ -14,9 +14,9 @@ def db(a, b):
     return np.inf if noise == 0 else 10 * np.log10(np.square(a.astype(float)).sum() / noise)
 
 
-def save(folder, nodes, inputs, outputs, constants, opset=17):
+def save(folder, nodes, inputs, outputs, constants, opset=17, kind=FLOAT):
     values = [helper.make_tensor_value_info(n, t, s) for n, t, s in inputs]
-    results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs]
+    results = [helper.make_tensor_value_info(n, kind, s) for n, s in outputs]
     graph = helper.make_graph(nodes, "g", values, results, [numpy_helper.from_array(a, n) for n, a in constants.items()])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.save(model, folder / "m.onnx")
@@ -76,48 +76,55 @@ def test_small_parts_of_an_output_live_beside_large_ones(tmp_path, form, behind)
 
 
 LOWEST = float(np.finfo(np.float32).min)
-MASKS = [("Where", -np.inf), ("Where", -1e9), ("Mul", LOWEST), ("Mul", -1e4), ("input", -1e9), ("input", LOWEST)]
+LOWEST_16 = float(np.finfo(np.float16).min)
+LOWEST_16 = float(np.finfo(np.float16).min)
+MASKS = [("Where", -np.inf), ("Where", -1e9), ("Mul", LOWEST), ("Mul", -1e4), ("input", -1e9), ("input", LOWEST), ("filled", -np.inf)]
+MASKS_16 = [("Where", -np.inf), ("Where", LOWEST_16), ("Mul", LOWEST_16), ("input", LOWEST_16), ("filled", -np.inf)]
+MASKS_IN = [(np.float32, *mask) for mask in MASKS] + [(np.float16, *mask) for mask in MASKS_16]
 
 
-@pytest.mark.parametrize("target", ["plain", "qnn", "qnn:a16", "amd-npu:a8w8"])
-@pytest.mark.parametrize(("form", "mask"), MASKS)
-def test_masks_do_not_ruin_the_scores(tmp_path, target, mask, form):
+def masked_scores(form, kind, mask):
+    """Of scores s and what is kept of them, m, that the Softmax reads: t."""
     node = helper.make_node
+    choice = [node("Cast", ["m"], ["f"], to=kind), node("Sub", ["one", "f"], ["h"]), node("Mul", ["h", "low"], ["a"])]
+    number = numpy_helper.from_array(np.array([mask], helper.tensor_dtype_to_np_dtype(kind)))
+    filled = [node("Shape", ["s"], ["shape"]), node("ConstantOfShape", ["shape"], ["full"], value=number)]
+    filled += [node("Trilu", ["full", "above"], ["a"], upper=1), node("Add", ["s", "a"], ["t"])]
+    return {
+        "Where": [node("Cast", ["m"], ["b"], to=TensorProto.BOOL), node("Where", ["b", "s", "low"], ["t"])],
+        "Mul": [*choice, node("Add", ["s", "a"], ["t"])],
+        "input": [node("Add", ["s", "m"], ["t"])],
+        "filled": filled,
+    }[form]
+
+
+@pytest.mark.parametrize("target", ["plain", "qnn", "qnn:a16", "amd-npu:a8w8", "openvino", "tensorrt"])
+@pytest.mark.parametrize(("dtype", "form", "mask"), MASKS_IN)
+def test_masks_do_not_ruin_the_scores(tmp_path, target, mask, form, dtype):
+    node, kind = helper.make_node, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes = [
         node("MatMul", ["x", "wq"], ["q"]),
         node("MatMul", ["x", "wk"], ["k"]),
         node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "kt"], ["s"]),
+        *masked_scores(form, kind, mask),
+        node("Softmax", ["t"], ["p"], axis=-1),
+        node("MatMul", ["p", "x"], ["y"]),
     ]
-    nodes += [node("MatMul", ["q", "kt"], ["s"])]
-    nodes += {
-        "Where": [node("Cast", ["m"], ["b"], to=TensorProto.BOOL), node("Where", ["b", "s", "low"], ["t"])],
-        "Mul": [
-            node("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
-            node("Sub", ["one", "f"], ["h"]),
-            node("Mul", ["h", "low"], ["a"]),
-            node("Add", ["s", "a"], ["t"]),
-        ],
-        "input": [node("Add", ["s", "m"], ["t"])],
-    }[form]
-    nodes += [node("Softmax", ["t"], ["p"], axis=-1), node("MatMul", ["p", "x"], ["y"])]
     constants = {
-        "wq": floats(1, 16, 16, scale=0.3),
-        "wk": floats(2, 16, 16, scale=0.3),
-        "one": np.float32(1),
-        "low": np.float32(mask),
+        "wq": floats(1, 16, 16, scale=0.3).astype(dtype),
+        "wk": floats(2, 16, 16, scale=0.3).astype(dtype),
+        "one": dtype(1),
+        "low": dtype(mask),
+        "above": np.int64(1),
     }
     kept = np.ones((8, 1, 8), np.int64)
     for i in range(8):
         kept[i, 0, 8 - i % 4 :] = 0
-    masks = np.where(kept == 1, np.float32(0), np.float32(mask)) if form == "input" else kept
-    samples = [{"x": floats(10 + i, 1, 8, 16), "m": masks[i : i + 1]} for i in range(8)]
-    model = save(
-        tmp_path,
-        nodes,
-        [("x", FLOAT, [1, 8, 16]), ("m", FLOAT if form == "input" else INT64, [1, 1, 8])],
-        [("y", [1, 8, 16])],
-        constants,
-    )
+    masks = np.where(kept == 1, dtype(0), dtype(mask)) if form == "input" else kept
+    samples = [{"x": floats(10 + i, 1, 8, 16).astype(dtype), "m": masks[i : i + 1]} for i in range(8)]
+    inputs = [("x", kind, [1, 8, 16]), ("m", kind if form == "input" else INT64, [1, 1, 8])]
+    model = save(tmp_path, nodes, inputs, [("y", [1, 8, 16])], constants, kind=kind)
     save_samples(tmp_path / "data", samples)
     quantize(model, tmp_path / "q.onnx", tmp_path / "data", "--no-bench", *FORMS[target])
     found = min(db(run(model, s)[0], run(tmp_path / "q.onnx", s)[0]) for s in samples)

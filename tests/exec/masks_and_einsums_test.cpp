@@ -8,6 +8,7 @@
 #include "graph/einsum_weights.h"
 #include "graph/fixed_shapes.h"
 #include "graph/masks.h"
+#include "onnx/half.h"
 #include "onnx/write.h"
 
 namespace detent::exec::test {
@@ -88,6 +89,53 @@ TEST(MasksOfComputedShapes, EndWhereASoftmaxGivesZero) {
       EXPECT_NEAR(is_masked_whole ? want[i] : got[i], want[i], 1e-5F);
     }
   }
+}
+
+// Lowest or infinite floats of other types, which a Cast brings to the scores.
+TEST(MasksOfOtherFloats, EndWhereASoftmaxGivesZero) {
+  const Attribute to_float = Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32));
+  const std::vector<std::uint16_t> half{0, onnx::to_float16(-65504)}, brain{0, onnx::to_bfloat16(kLowest)};
+  const std::vector<double> wide{0, -std::numeric_limits<double>::infinity()};
+  struct Case {
+    onnx::Tensor constant;
+    double lowest;
+  };
+  const Case cases[] = {
+      {onnx::make_tensor<std::uint16_t>("low", DataType::float16, {2}, half), graph::kMask},
+      {onnx::make_tensor<std::uint16_t>("low", DataType::bfloat16, {2}, brain), -9984},  // the nearest
+      {onnx::make_tensor<double>("low", DataType::float64, {2}, wide), graph::kMask}};
+  for (const auto& [constant, lowest] : cases) {
+    SCOPED_TRACE(static_cast<int>(constant.type));
+    const Model before = make_model({{"Cast", "", {"low"}, {"m"}, {to_float}},
+                                     {"Add", "", {"x", "m"}, {"masked"}},
+                                     {"Softmax", "", {"masked"}, {"y"}}},
+                                    {constant}, 17, {value("x", {4, 2})}, {value("y", {4, 2})});
+    Model after = before;
+    EXPECT_EQ(graph::clamp_masks(after, kInMemory).size(), 1U);
+    EXPECT_EQ(after.graph.initializers[0].type, constant.type);
+    EXPECT_EQ(onnx::to_doubles(after.graph.initializers[0]), (std::vector<double>{0, lowest}));
+    expect_near(before, after, {random_floats({4, 2})});
+  }
+}
+
+TEST(MasksOfOtherFloats, EndWhereTheyAreFilledWhileTheModelRuns) {
+  const Attribute to_float = Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32));
+  const auto number =
+      onnx::make_tensor<std::uint16_t>("", DataType::float16, {1}, std::vector{onnx::to_float16(-65504)});
+  const auto filled = Attribute::of_messages("value", Attribute::Kind::t, {onnx::encode_tensor(number)});
+  auto one = ints("one", {1});
+  one.dims = {};
+  const Model before = make_model({{"Shape", "", {"x"}, {"s"}},
+                                   {"ConstantOfShape", "", {"s"}, {"f"}, {filled}},
+                                   {"Cast", "", {"f"}, {"g"}, {to_float}},
+                                   {"Trilu", "", {"g", "one"}, {"m"}},
+                                   {"Add", "", {"x", "m"}, {"masked"}},
+                                   {"Softmax", "", {"masked"}, {"y"}}},
+                                  {one}, 17, {value("x", {4, 4})}, {value("y", {4, 4})});
+  Model after = before;
+  EXPECT_EQ(graph::clamp_masks(after, kInMemory).size(), 1U);
+  EXPECT_EQ(graph::filling_of(after, after.graph.nodes[1]), graph::kMask);
+  expect_near(before, after, {random_floats({4, 4})});
 }
 
 TEST(MasksOfComputedShapes, OthersStayAsTheyAre) {
