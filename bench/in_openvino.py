@@ -15,8 +15,8 @@ import openvino
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 KERNELS = ("Convolution", "Deconvolution", "FullyConnected", "MatMul")
-# What OpenVINO appends to the name of a product when it moves the scale behind it.
-MOVED_SCALE = "/DequantizationMultiply"
+# What OpenVINO appends to the name of a product when it moves the scale behind it, and of a Gemm whose bias it takes apart.
+MOVED_SCALE, APART = "/DequantizationMultiply", "/WithoutBiases"
 
 
 def precisions(compiled, of=KERNELS):
@@ -27,7 +27,7 @@ def precisions(compiled, of=KERNELS):
         kind = info["layerType"].astype(str) if "layerType" in info else "Reorder"
         if kind in of if of else kind != "Reorder":
             for name in info["originalLayersNames"].astype(str).split(","):
-                found.setdefault(name.removesuffix(MOVED_SCALE), set()).add(info["runtimePrecision"].astype(str))
+                found.setdefault(name.removesuffix(MOVED_SCALE).removesuffix(APART), set()).add(info["runtimePrecision"].astype(str))
     return found
 
 

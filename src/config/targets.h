@@ -73,6 +73,8 @@ struct Target {
   bool explicit_convolutions = false;
   /// Convolutions of one place with strides become a pool and one without (graph::pool_before_strided_points).
   bool pooled_strides = false;
+  /// Products of few rows, one behind the other, do not both have two axes (graph::give_few_rows_an_axis).
+  bool axis_for_few_rows = false;
   /// Power-of-two scales are the nearest, not the next above.
   bool nearest_power_of_two = false;
 

@@ -177,4 +177,9 @@ void complete_convolutions(onnx::Model& model);
 /// these strides: the same results.
 Notes pool_before_strided_points(onnx::Model& model);
 
+/// Of two products with constants, one behind the other with element-wise operators between them, both of matrices of
+/// at most 8 rows or as many as the user likes, the second becomes a MatMul of three axes, with a Reshape before and
+/// behind it.
+Notes give_few_rows_an_axis(onnx::Model& model, const ValueTypes& types, const Store& store);
+
 }  // namespace detent::graph

@@ -79,6 +79,8 @@ graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& typ
   const auto& target = config::target(config);
   graph::Notes notes;
   if (target.pooled_strides) append(notes, graph::pool_before_strided_points(model));
+  if (target.axis_for_few_rows && config::preset(config).quantizes)
+    append(notes, graph::give_few_rows_an_axis(model, types, file_store(work_dir, "axis")));
   if (target.all_operators) append(notes, graph::multiply_einsums(model, types, file_store(work_dir, "einsum")));
   if (!target.htp_rewrites) return notes;
   append(notes, graph::compose_gelus(model, types));

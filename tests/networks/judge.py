@@ -208,10 +208,16 @@ def told_beside_compared(told: float, folder: Path) -> list[str]:
     return [] if is_near else [f"told {told:.2f} dB, compare finds {found:.2f} dB"]
 
 
+def told_accuracy(result: dict) -> float | None:
+    """Of the worst output; JSON has no number for one that is the float model's, such as that of a head of zeros."""
+    accuracy = result.get("accuracy")
+    return None if not accuracy else 200.0 if accuracy["sqnr_db"] is None else accuracy["sqnr_db"]
+
+
 def as_detent_computes(verdict: Verdict, result: dict, folder: Path) -> Verdict:
     """What `compare` finds on the written file, which has to be what the run told."""
-    if result.get("accuracy"):
-        verdict.sqnr_db = result["accuracy"]["sqnr_db"]
+    verdict.sqnr_db = told_accuracy(result)
+    if verdict.sqnr_db is not None:
         verdict.faults += told_beside_compared(verdict.sqnr_db, folder)
         if verdict.sqnr_db < verdict.floor_db:
             verdict.faults.append(f"only {verdict.sqnr_db:.1f} dB")
@@ -232,7 +238,7 @@ def looked_at(verdict: Verdict, network: Network, result: dict, folder: Path, wi
     except Exception as error:  # noqa: BLE001
         verdict.faults.append(f"does not run: {str(error)[:300]}")
         return verdict
-    claim = result["accuracy"]["sqnr_db"] if result.get("accuracy") and verdict.target not in FLOATS else None
+    claim = told_accuracy(result) if verdict.target not in FLOATS else None
     if claim is not None and any(DECIDE_ALIKE in note for note in result["notes"]):
         # Alone the file may choose other boxes, as many as the float model does.
         verdict.faults += told_beside_compared(claim, folder)
