@@ -26,8 +26,9 @@ def precisions(compiled, of=KERNELS):
         info = op.get_rt_info()
         kind = info["layerType"].astype(str) if "layerType" in info else "Reorder"
         if kind in of if of else kind != "Reorder":
+            precision = info["runtimePrecision"].astype(str)
             for name in info["originalLayersNames"].astype(str).split(","):
-                found.setdefault(name.removesuffix(MOVED_SCALE).removesuffix(APART), set()).add(info["runtimePrecision"].astype(str))
+                found.setdefault(name.removesuffix(MOVED_SCALE).removesuffix(APART), set()).add(precision)
     return found
 
 

@@ -1,6 +1,7 @@
 """What targets run along with its neighbour, and products of two activations: what is written, and what `check` says of it."""
 
 import importlib.util
+import itertools
 import json
 import os
 
@@ -25,12 +26,12 @@ def checked(model, target):
     return {node["name"]: node for node in json.loads(done.stdout)["nodes"]}
 
 
-def quantized(b, inputs, outputs, folder, target, *options):
+def quantized(b, inputs, outputs, folder, target, *options, preset="plain"):
     onnx.save(b.model({name: (FLOAT, shape) for name, shape in inputs.items()}, outputs), folder / "m.onnx")
     random = np.random.default_rng(7)
     samples = [{n: random.uniform(-1, 2, s).astype(np.float32) for n, s in inputs.items()} for _ in range(3)]
     save_samples(folder / "data", samples)
-    quantize(folder / "m.onnx", folder / "q.onnx", folder / "data", "--target", target, "--preset", "plain", *options)
+    quantize(folder / "m.onnx", folder / "q.onnx", folder / "data", "--target", target, "--preset", preset, *options)
     return folder / "q.onnx"
 
 
@@ -146,6 +147,53 @@ def test_the_second_operand_leaves_room_where_pairs_of_products_saturate(tmp_pat
         scales.append([[float(constants[made[value].input[1]]) for value in node.input] for node in products])
     for narrow, full in zip(*scales, strict=True):
         assert narrow[0] == pytest.approx(full[0]) and narrow[1] == pytest.approx(full[1] * 127 / 64)
+
+
+def in_a_row(folder, spelling, rows, preset):
+    """Three products with constants and few rows, of which some runtimes make one kernel."""
+    b, value, widths = Builder(3), "x", (32, 48, 48, 8)
+    for i, (into, out) in enumerate(itertools.pairwise(widths)):
+        turned = spelling == "transposed"
+        weight = b.weight(f"w{i}", *((out, into) if turned else (into, out)))
+        bias = [b.weight(f"b{i}", out)] if spelling == "biases" else [b.constant(f"b{i}", np.zeros(out))] if turned else []
+        value = b.add("Gemm", value, weight, *bias, transB=int(turned)) if bias else b.add("MatMul", value, weight)
+        value = b.add("Relu", value) if i < 2 else value
+    return quantized(b, {"x": [rows, 32]}, [value], folder, "openvino", preset=preset)
+
+
+FEW = [(spelling, preset) for spelling in ("plain", "transposed", "biases") for preset in ("plain", "balanced")]
+
+
+@pytest.mark.parametrize(("spelling", "preset"), FEW)
+def test_every_second_product_of_few_rows_has_three_axes_for_openvino(spelling, preset, tmp_path):
+    graph = onnx.load(in_a_row(tmp_path, spelling, 2, preset)).graph
+    axes = {
+        v.name: len(v.type.tensor_type.shape.dim)
+        for v in onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "q.onnx")).graph.value_info
+    }
+    products = [node for node in graph.node if node.op_type in ("MatMul", "Gemm")]
+    assert [axes[node.input[0]] for node in products] == [2, 3, 2]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the wheel openvino is not installed")
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize(("spelling", "preset"), FEW)
+def test_openvino_multiplies_few_rows_as_integers_and_exactly(spelling, preset, rows, tmp_path, monkeypatch):
+    """Left as they are, 2026.4.1 reads what it never wrote where there is no bias, and names a kernel of floats."""
+    monkeypatch.syspath_prepend(ROOT / "bench")
+    import in_openvino
+    import onnxruntime as ort
+    import openvino
+
+    model = in_a_row(tmp_path, spelling, rows, preset)
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"})
+    counts = in_openvino.kernels(model, compiled)
+    assert counts["float"] == 0 and counts["integers"] >= 2, counts
+    sample = np.random.default_rng(7).uniform(-1, 2, (rows, 32)).astype(np.float32)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": sample})[0]
+    assert np.abs(next(iter(compiled({"x": sample}).values())) - expected).max() <= np.abs(expected).max() / 50
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the wheel openvino is not installed")

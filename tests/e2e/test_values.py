@@ -77,8 +77,15 @@ def test_small_parts_of_an_output_live_beside_large_ones(tmp_path, form, behind)
 
 LOWEST = float(np.finfo(np.float32).min)
 LOWEST_16 = float(np.finfo(np.float16).min)
-LOWEST_16 = float(np.finfo(np.float16).min)
-MASKS = [("Where", -np.inf), ("Where", -1e9), ("Mul", LOWEST), ("Mul", -1e4), ("input", -1e9), ("input", LOWEST), ("filled", -np.inf)]
+MASKS = [
+    ("Where", -np.inf),
+    ("Where", -1e9),
+    ("Mul", LOWEST),
+    ("Mul", -1e4),
+    ("input", -1e9),
+    ("input", LOWEST),
+    ("filled", -np.inf),
+]
 MASKS_16 = [("Where", -np.inf), ("Where", LOWEST_16), ("Mul", LOWEST_16), ("input", LOWEST_16), ("filled", -np.inf)]
 MASKS_IN = [(np.float32, *mask) for mask in MASKS] + [(np.float16, *mask) for mask in MASKS_16]
 
