@@ -30,6 +30,8 @@ TEST(Table, ZeroPointsThatNoRowTellsApart) {
   EXPECT_EQ(kernel(table, "MaxPool", forms("u8=", "-", "u8")), "int8");
   EXPECT_EQ(kernel(table, "Add", forms("u8", "u8=", "u8")), "int8");
   EXPECT_EQ(kernel(table, "Add", forms("u8", "u8", "u8=")), "int8");
+  EXPECT_EQ(kernel(table, "Add", forms("u8", "f32", "u8")), "int8");
+  EXPECT_EQ(kernel(table, "Add", forms("u8=", "f32", "u8")), "int8");
 }
 
 TEST(Table, ConstantsOnTheLeftAndResultsOfAnotherWidth) {

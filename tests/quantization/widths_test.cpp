@@ -108,6 +108,37 @@ TEST(Widths, AHardSigmoidBetweenBothWorksWith8Bits) {
   EXPECT_EQ(onnx::to_int64s(tensor(emitted.model, narrow.inputs()[2]))[0], 64);
 }
 
+TEST(Widths, AConstantBesideA16BitValueHasItsNumbersIn16Bits) {
+  Builder b;
+  b.input("x").constant("half", {1}, {-0.5F}).constant("w", {4, 4, 1, 1});
+  b.node("Conv", {"x", "w"}, {"c"}).node("Mul", {"c", "half"}, {"y"}).output("y");
+  const auto options = for_htp();
+  auto placement = b.place(options);
+  for (auto& mark : placement.marks) mark.wide = mark.value == "y";
+  auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"c", {-1.0F, 3.0F}}, {"y", {-1.5F, 0.5F}}});
+  proposals.wide = proposals.ranges;
+  proposals.constants = scan_weights(b.model, placement, false);
+  const auto emitted = emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options);
+  const auto& model = emitted.model;
+  const auto& product = model.graph.nodes.at(emitted.provenance.nodes[1].value());
+  ASSERT_EQ(product.op_type(), "Mul");
+  const auto& pair = maker(model, product.inputs()[1]);
+  EXPECT_EQ(width(model, pair), onnx::DataType::uint16);
+  const auto step = onnx::to_doubles(tensor(model, pair.inputs()[1]))[0];
+  const auto zero = onnx::to_int64s(tensor(model, pair.inputs()[2]))[0];
+  EXPECT_NEAR(static_cast<double>(onnx::to_int64s(tensor(model, pair.inputs()[0]))[0] - zero) * step, -0.5, 1e-6);
+  // The weight stays, and nothing is left of the 8 bits.
+  const auto& conv = model.graph.nodes.at(emitted.provenance.nodes[0].value());
+  EXPECT_EQ(width(model, maker(model, conv.inputs()[1])), onnx::DataType::int8);
+  const graph::Index index(model);
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& made : node.outputs())
+      EXPECT_TRUE(index.is_output(made) || !index.consumers(made).empty()) << node.label();
+  }
+  for (const auto& constant : model.graph.initializers)
+    EXPECT_FALSE(index.consumers(constant.name).empty()) << constant.name;
+}
+
 TEST(Widths, OtherTargetsKeepTheirPairs) {
   EXPECT_EQ(chain({"a"}, config([](auto& c) { c.target = "tensorrt"; })).model.graph.nodes.size(), 11U);
 }

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/rewrite.h"
 #include "graph/traits.h"
 
 namespace detent::quantization {
@@ -44,6 +47,20 @@ class Widening {
     const int maker = index_.producer(value);
     const bool is_pair = maker != graph::kNone && at(maker).op_type() == "DequantizeLinear";
     return is_pair && index_.initializer(at(maker).inputs()[0]) == graph::kNone ? maker : graph::kNone;
+  }
+
+  // The DequantizeLinear of an operand of 8 bits that is constant, or kNone. Weights of products and parameters of
+  // norms have 8 bits beside 16.
+  int narrow_constant(const Node& node, const std::string& value) const {
+    if (graph::is_product(node) || graph::has_trait(node, graph::Trait::normalization) || value.empty())
+      return graph::kNone;
+    const int maker = index_.producer(value);
+    if (maker == graph::kNone || at(maker).op_type() != "DequantizeLinear" || at(maker).inputs().size() < 3)
+      return graph::kNone;
+    const int stored = index_.initializer(at(maker).inputs()[0]);
+    return stored != graph::kNone && has_8_bits(model_.graph.initializers[static_cast<std::size_t>(stored)].type)
+               ? maker
+               : graph::kNone;
   }
 
   // The QuantizeLinear that an operator's results go to, through what clips them, or kNone.
@@ -82,6 +99,51 @@ class Widening {
       if (differs(pair)) change_input(n, pair);
     }
     if (quantizer != graph::kNone && differs(quantizer)) change_output(quantizer);
+    if (!narrows) widen_constants(n);
+  }
+
+  void widen_constants(std::size_t n) {
+    for (std::size_t i = 0; i < at(static_cast<int>(n)).inputs().size(); ++i) {
+      const std::string value = at(static_cast<int>(n)).inputs()[i];
+      const int pair = narrow_constant(at(static_cast<int>(n)), value);
+      if (pair == graph::kNone) continue;
+      auto [wide, added] = wide_.try_emplace(value);
+      if (added) wide->second = add_constant(at(pair), value, before_[n]);
+      replaced_.insert(pair);
+      model_.graph.nodes[n].set_input(i, wide->second);
+    }
+  }
+
+  // What quantizing makes of a constant is made when it is written.
+  static onnx::Tensor in_memory(const onnx::Tensor& tensor) {
+    std::vector<std::byte> bytes;
+    tensor.data.write_to(
+        [&](std::span<const std::byte> piece) { bytes.insert(bytes.end(), piece.begin(), piece.end()); });
+    return {tensor.name, tensor.type, tensor.dims, onnx::TensorData::owned(std::move(bytes)), {}, false};
+  }
+
+  // The same numbers in 16 bits.
+  std::string add_constant(const Node& pair, const std::string& name, std::vector<Node>& place) {
+    std::vector<std::string> inputs;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto& given = tensor(pair.inputs()[i]);
+      inputs.push_back(index_.fresh_name(given.name + "_wide"));
+      if (i == 1) {
+        auto scales = graph::floats_of(given);
+        for (float& scale : scales) scale /= kStepsOfStep;
+        added_.push_back(onnx::make_tensor<float>(inputs[i], DataType::float32, given.dims, scales));
+        continue;
+      }
+      std::vector<std::int16_t> wide;
+      for (const auto number : onnx::to_int64s(in_memory(given)))
+        wide.push_back(static_cast<std::int16_t>(number * kStepsOfStep));
+      added_.push_back(
+          {inputs[i], other_type(given.type), given.dims, onnx::TensorData::of<std::int16_t>(wide), {}, false});
+    }
+    auto made = index_.fresh_name(name + "_wide");
+    place.emplace_back("DequantizeLinear", index_.fresh_name(name + "_wide_DequantizeLinear"), std::move(inputs),
+                       std::vector{made}, pair.attributes(), pair.domain());
+    return made;
   }
 
   // The second operand of a product of two activations; returns its pair, or kNone where it stays.
@@ -95,6 +157,7 @@ class Widening {
     auto [made, added] = centred_.try_emplace(value);
     if (added) made->second = add_pair(copy_of(n, pair), value, at(pair), centred_grid(pair), before_[n]);
     model_.graph.nodes[n].set_input(1, made->second);
+    replaced_.insert(pair);
     return pair;
   }
 
@@ -108,6 +171,7 @@ class Widening {
   }
 
   void change_input(std::size_t n, int pair) {
+    replaced_.insert(pair);
     const std::string value = at(pair).outputs()[0];
     auto [wide, added] = wide_.try_emplace(value);
     if (added) wide->second = add_pair(copy_of(n, pair), value, at(pair), other_grid(pair), before_[n]);
@@ -184,19 +248,33 @@ class Widening {
     return made;
   }
 
+  // Pairs that have another form for all their readers now.
+  std::set<int> unread() const {
+    std::set<std::string> read;
+    for (const auto& node : model_.graph.nodes) read.insert(node.inputs().begin(), node.inputs().end());
+    std::set<int> pairs;
+    for (const int pair : replaced_) {
+      const auto& value = at(pair).outputs()[0];
+      if (!read.contains(value) && !index_.is_output(value) && !index_.is_captured(value)) pairs.insert(pair);
+    }
+    return pairs;
+  }
+
   void insert() {
+    const auto left_out = unread();
     std::vector<Node> nodes;
     std::vector<std::size_t> moved_to;
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       for (auto& node : before_[n]) nodes.push_back(std::move(node));
       moved_to.push_back(nodes.size());
-      nodes.push_back(std::move(model_.graph.nodes[n]));
+      if (!left_out.contains(static_cast<int>(n))) nodes.push_back(std::move(model_.graph.nodes[n]));
     }
     model_.graph.nodes = std::move(nodes);
     for (auto& place : emitted_.provenance.nodes) {
       if (place) place = moved_to[*place];
     }
     for (auto& tensor : added_) model_.graph.initializers.push_back(std::move(tensor));
+    if (!left_out.empty()) graph::drop_unused_initializers(model_);
   }
 
   Emitted& emitted_;
@@ -204,6 +282,7 @@ class Widening {
   graph::Index index_;
   bool centres_;
   std::map<std::string, std::string> wide_;          // by value of 8 bits
+  std::set<int> replaced_;                           // pairs that some readers have in another form
   std::map<std::string, std::string> centred_;       // by second operand
   std::map<std::size_t, std::vector<Node>> before_;  // nodes to put before another
   std::vector<onnx::Tensor> added_;
