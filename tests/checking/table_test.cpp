@@ -31,7 +31,13 @@ TEST(Table, ZeroPointsThatNoRowTellsApart) {
   EXPECT_EQ(kernel(table, "Add", forms("u8", "u8=", "u8")), "int8");
   EXPECT_EQ(kernel(table, "Add", forms("u8", "u8", "u8=")), "int8");
   EXPECT_EQ(kernel(table, "Add", forms("u8", "f32", "u8")), "int8");
-  EXPECT_EQ(kernel(table, "Add", forms("u8=", "f32", "u8")), "int8");
+}
+
+TEST(Table, RowsOfWeightsAreNotOfFirstInputs) {
+  const Table table("*\t*\ts8/t\t*\trefused\n");
+  Signature both = forms("s8=/t", "-", "s8=");
+  both.first.is_constant = true;
+  EXPECT_EQ(kernel(table, "Gather", both), "");
 }
 
 TEST(Table, ConstantsOnTheLeftAndResultsOfAnotherWidth) {
@@ -53,6 +59,15 @@ TEST(Table, WhatUint8WeightsCostInOpenVino) {
   ASSERT_NE(better, nullptr);
   EXPECT_EQ(better->first, "u8");
   EXPECT_TRUE(better->second.starts_with("s8="));
+}
+
+TEST(Table, WhatChoosesByValuesIsLeftToTheCpu) {
+  for (const auto* target : {"amd-npu:a8w8", "amd-npu:a16w8", "qnn"}) {
+    for (const auto* first : {"s8=", "s16=", "bf", "f32"}) {
+      const auto found = kernel(*table_of(target), "NonMaxSuppression", forms(first, "f32", "-"));
+      EXPECT_TRUE(found.empty() || found == "cpu") << target << ' ' << first << ' ' << found;
+    }
+  }
 }
 
 TEST(Table, EveryTargetButTheFloatOfAmdHasOne) {
