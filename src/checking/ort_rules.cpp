@@ -142,8 +142,17 @@ bool reaches_8_bits(const onnx::Model& model, const graph::Index& index, const o
   return moves && readers.size() == 1 && reaches_8_bits(model, index, reader, is_matrix);
 }
 
-// Whether a MatMul becomes a Gemm with a constant that the runtime cannot round to int32: it does so where a
-// QuantizeLinear follows, at the product of the scales.
+// Whether a MatMul and the sum behind it become a Gemm: with a vector, or both being matrices.
+bool merges_with_sum(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                     const onnx::Tensor& bias, bool is_matrix) {
+  if (bias.dims.size() == 2) return is_matrix;
+  const int pair = index.producer(node.inputs()[1]);
+  const auto* weight = pair == kNone ? nullptr : constant(model, index, at(model, pair), 0);
+  return bias.dims.size() == 1 && weight != nullptr && weight->dims.size() == 2 && weight->dims[1] == bias.dims[0];
+}
+
+// Whether a MatMul becomes a Gemm with a constant that the runtime cannot round to int32: it does so of vectors where
+// a QuantizeLinear follows, at the product of the scales.
 bool keeps_float_bias(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                       const Signature& forms, bool is_matrix) {
   const auto& product = node.outputs().front();
@@ -153,12 +162,25 @@ bool keeps_float_bias(const onnx::Model& model, const graph::Index& index, const
   if (!sum.is("Add")) return false;
   const auto* bias = constant(model, index, sum, sum.inputs().front() == product ? 1 : 0);
   if (bias == nullptr || forms.first.scales.empty() || forms.second.scales.empty()) return false;
-  if (!reaches_8_bits(model, index, sum, is_matrix)) return true;
+  if (!merges_with_sum(model, index, node, *bias, is_matrix)) return false;
+  if (bias->dims.size() == 2 || !reaches_8_bits(model, index, sum, is_matrix)) return true;
   double largest = 0;
   for (const double number : onnx::to_doubles(*bias)) largest = std::max(largest, std::abs(number));
   const auto& steps = forms.second.scales;
   return largest / (forms.first.scales.front() * *std::min_element(steps.begin(), steps.end())) >
          std::numeric_limits<std::int32_t>::max();
+}
+
+// The runtime's kernels on integers add a bias in int32 as it is. It rounds a vector so itself where 8 bits follow.
+std::string_view bias_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  if (!(node.is("Gemm") || node.is("Conv")) || node.inputs().size() < 3 || node.inputs()[2].empty()) return {};
+  if (node.is("Gemm") && (node.float_or("alpha", 1) != 1 || node.float_or("beta", 1) != 1))
+    return "ONNX Runtime's CPU has no kernel on integers that multiplies by an alpha or beta and adds a bias";
+  const int maker = index.producer(node.inputs()[2]);
+  if (maker != kNone && at(model, maker).op_type() == "DequantizeLinear") return {};
+  const auto* bias = constant(model, index, node, 2);
+  if (bias != nullptr && bias->dims.size() == 1 && reaches_8_bits(model, index, node, true)) return {};
+  return "its bias is in float";
 }
 
 }  // namespace
@@ -174,19 +196,21 @@ bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx
   return false;
 }
 
-std::string_view product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
-                                  const Signature& forms, std::optional<std::size_t> merged_rank) {
+InFloat product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                         const Signature& forms, std::optional<std::size_t> merged_rank) {
   if (!graph::is_product(node)) return {};
   const bool of_activations = node.is("MatMul") && forms.first.text.starts_with("u8") &&
                               comes_from_quantizer(model, index, node.inputs()[0]) &&
                               comes_from_quantizer(model, index, node.inputs()[1]);
   if (reads_float16_scales(model, index, node) && !of_activations)
-    return "with scales of float16, ONNX Runtime's CPU makes floats of the integers first";
+    return {"with scales of float16, ONNX Runtime's CPU makes floats of the integers first", "scales of float32"};
   if (forms.second.text.starts_with("s4") || forms.second.text.starts_with("u4"))
-    return "ONNX Runtime's CPU has no kernel of 4-bit weights and integers";
-  if (node.is("MatMul") && forms.first.is_constant) return "its first input is constant";
+    return {"ONNX Runtime's CPU has no kernel of 4-bit weights and integers", "weights of 8 bits"};
+  if (node.is("MatMul") && forms.first.is_constant) return {"its first input is constant", {}};
+  if (const auto why = bias_in_float(model, index, node); !why.empty())
+    return {why, "a bias in int32, alpha and beta of 1"};
   if (merged_rank && keeps_float_bias(model, index, node, forms, *merged_rank == 2))
-    return "ONNX Runtime's CPU merges it with the sum behind it, whose constant stays in float";
+    return {"ONNX Runtime's CPU merges it with the sum behind it, whose constant stays in float", {}};
   if (forms.output.scales.empty()) return {};
   const auto kind = [](const Form& form) { return form.text.substr(0, form.text.find('=')); };
   const auto made = kind(forms.output);
@@ -194,13 +218,15 @@ std::string_view product_in_float(const onnx::Model& model, const graph::Index& 
   const bool has_8_bits = made.ends_with("8") && kind(forms.first).ends_with("8");
   const bool is_turned = has_8_bits && comes_from_quantizer(model, index, node.inputs().front());
   if (kind(forms.first) != made && !is_turned)
-    return "ONNX Runtime's CPU has no kernel that makes another type of integers than it reads";
+    return {"ONNX Runtime's CPU has no kernel that makes another type of integers than it reads",
+            "one type of activations"};
   const auto readers = index.consumers(node.outputs().front());
   const auto* clip = readers.size() == 1 ? &at(model, readers.front()) : nullptr;
   if (clip == nullptr || !fuses_with_product(model, index, *clip)) return {};
   const auto bounds = bounds_of(model, index, *clip);
   if (bounds && is_done_by(forms.output, *bounds)) return {};
-  return "the Relu or Clip behind it cuts off what the integers hold, and so runs by itself";
+  return {"the Relu or Clip behind it cuts off what the integers hold, and so runs by itself",
+          "ranges that end at the bounds"};
 }
 
 }  // namespace detent::checking

@@ -15,9 +15,13 @@ namespace detent::checking {
 /// matrix products for uint8.
 bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
 
+struct InFloat {
+  std::string_view rule, suggestion;  // what would change it; empty where nothing does
+};
+
 /// Why a product between integers is computed in float, although its types have a kernel; empty: it is not.
 /// `merged_rank`: of the result of a MatMul, where the runtime makes a Gemm of it and a sum with a constant behind it.
-std::string_view product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
-                                  const Signature& forms, std::optional<std::size_t> merged_rank);
+InFloat product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                         const Signature& forms, std::optional<std::size_t> merged_rank);
 
 }  // namespace detent::checking

@@ -24,7 +24,7 @@ namespace detent::cli {
 namespace {
 
 std::string decibels(const SearchPoint& point) {
-  return std::isinf(point.sqnr_db) ? "exact" : fmt::format("{:.1f} dB", point.sqnr_db);
+  return std::isinf(point.sqnr_db) && point.sqnr_db > 0 ? "exact" : fmt::format("{:.1f} dB", point.sqnr_db);
 }
 
 void print_machines(const SearchResult& r, const SearchOptions& options) {

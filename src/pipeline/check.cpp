@@ -201,11 +201,11 @@ class Check {
     if (target_.is_ort_cpu && is_quantized(forms)) {
       auto rank = graph::rank_of(types_, node.outputs().front());
       if (rank != 2 && !static_shapes_) rank.reset();
-      if (const auto why = checking::product_in_float(model_, index_, node, forms, rank); !why.empty()) {
+      if (const auto why = checking::product_in_float(model_, index_, node, forms, rank); !why.rule.empty()) {
         checked.precision = "float32";
         checked.verdict = Verdict::falls_back;
-        checked.rule = why;
-        checked.suggestion = "scales of float32, and ranges that end at the bounds";
+        checked.rule = why.rule;
+        checked.suggestion = why.suggestion;
         return;
       }
     }

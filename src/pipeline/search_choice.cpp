@@ -57,6 +57,8 @@ using Less = std::function<bool(const SearchPoint&, const SearchPoint&)>;
 
 bool smaller(const SearchPoint& a, const SearchPoint& b) { return a.bytes < b.bytes; }
 bool faster(const SearchPoint& a, const SearchPoint& b) { return a.seconds < b.seconds; }
+bool is_exact(const SearchPoint& point) { return std::isinf(point.sqnr_db) && point.sqnr_db > 0; }
+
 bool nearer(const SearchPoint& a, const SearchPoint& b) { return a.error < b.error; }
 
 void choose(std::vector<SearchPoint*>& fit, const Less& less, const char* why) {
@@ -81,7 +83,7 @@ void choose_points(const SearchOptions& options, std::vector<SearchPoint>& point
   const bool asked = limited || options.accuracy.target;
   std::vector<SearchPoint*> fit, others;
   for (auto& point : points) {
-    const bool is_float = std::isinf(point.sqnr_db);  // by its name, or since nothing of it is better in integers
+    const bool is_float = is_exact(point);  // by its name, or since nothing of it is better in integers
     const bool is_useful = asked || point.sqnr_db >= run::kCloseDb;
     const bool may_be_chosen = !is_float || (limited && (options.may_be_float || point.name != kFloat));
     if (!is_float) others.push_back(&point);

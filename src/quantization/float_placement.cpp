@@ -94,6 +94,7 @@ class Placer {
       return fmt::format("{} has a {} form from opset {} on", node.op_type(), name(), static_cast<int>(from));
     if (!facts_.allowed.empty() && !facts_.allowed[n]) return "they were not selected";
     if (makes_a_type(node)) return "an attribute gives them another type";
+    if (reduces(node)) return "ONNX Runtime's CPU only has kernels of theirs that replace values";
     auto text = range_of_values(node, *rule);
     if (text.empty()) text = range_.of_sums(node, rule->trait);
     return text;
@@ -118,6 +119,12 @@ class Placer {
   static bool makes_a_type(const Node& node) {
     constexpr auto kFloat = static_cast<std::int64_t>(DataType::float32);
     return node.op_type() == "LayerNormalization" && node.int_or("stash_type", kFloat) != kFloat;
+  }
+
+  // ScatterElements and ScatterND that add or compare what they write with what is there.
+  static bool reduces(const Node& node) {
+    const auto* reduction = node.attribute("reduction");
+    return reduction != nullptr && reduction->as_string() != "none";
   }
 
   std::string range_of_values(const Node& node, const FloatRule& rule) const {

@@ -155,8 +155,6 @@ std::optional<std::vector<std::int64_t>> FloatRange::axes(const onnx::Node& node
   std::vector<std::int64_t> list;
   if (const auto* attribute = node.attribute("axes")) {
     list = attribute->as_ints();
-  } else if (type == "MeanVarianceNormalization") {
-    list = {0, 2, 3};
   } else if (node.inputs().size() > 1 && !node.inputs()[1].empty()) {
     const int tensor = index_.initializer(node.inputs()[1]);
     if (tensor == graph::kNone) return std::nullopt;

@@ -88,7 +88,6 @@ constexpr auto kRows = std::to_array<FloatRule>({
     {"MatMul", 1, 13},
     {"MaxPool", 1, 22},
     {"Mean", 1, 13},
-    {"MeanVarianceNormalization", 9, 13, squares},
     {"Mish", 18, 22},
     {"Mod", 10, 13},
     {"Mul", 1, 13},

@@ -41,7 +41,8 @@ struct FloatRule {
 inline bool in_mask(std::uint16_t mask, std::size_t position) { return position < 16 && (mask >> position & 1U) != 0; }
 
 /// Null for operators that stay in float32: those with no such type in their schema, those that no GPU has kernels of
-/// (the list in ONNX Runtime's transformers/float16.py), those whose type an attribute says, and unknown ones.
+/// (the list in ONNX Runtime's transformers/float16.py), those whose type an attribute says, MeanVarianceNormalization,
+/// whose function in the schema adds float32 to any type, and unknown ones.
 const FloatRule* float_rule(const onnx::Node& node) noexcept;
 
 }  // namespace detent::quantization

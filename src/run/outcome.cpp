@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/bytes.h"
 #include "run/latency.h"
@@ -16,6 +17,7 @@ using Answer = Outcome::Answer;
 
 constexpr double kGoodScore = 0.99, kPoorScore = 0.95;  // shares of the float model's
 constexpr double kSameLatency = 0.05;                   // what two runs of one model may differ by
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::string percent_text(double share) {
   const double percent = 100 * share;
@@ -49,7 +51,12 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
     lower(outcome.answer, *a.rounded_db < kFarDb ? Answer::no : Answer::look);
     outcome.reasons.push_back(fmt::format("Devices that compute in 16-bit floats reach {:.1f} dB.", *a.rounded_db));
   }
-  if (!std::isfinite(a.sqnr_db)) return "the outputs are those of the float model";
+  if (a.sqnr_db == -kInfinity) {
+    lower(outcome.answer, Answer::no);
+    outcome.reasons.emplace_back("An output is infinite or NaN where the float model's is not.");
+    return "an output is not finite";
+  }
+  if (a.sqnr_db == kInfinity) return "the outputs are those of the float model";
   if (a.sqnr_db < kCloseDb) {
     lower(outcome.answer, a.sqnr_db < kFarDb ? Answer::no : Answer::look);
     outcome.reasons.push_back(fmt::format(

@@ -166,6 +166,39 @@ def perceptron(bias_scale: float = 0.2, transposed_weights: bool = True) -> Case
     return case(b, [1, 32], [x], free=True)
 
 
+def gemm(bias: tuple[int, ...], transposed_input: bool = False, **factors: float) -> Case:
+    """In a form that has no kernel on integers: factors, or a bias that is no vector."""
+    b = Graph(7)
+    x = b.relu(b.product("x", 32, 32))
+    x = b.add("Transpose", x, perm=[1, 0]) if transposed_input else x
+    x = b.add("Gemm", x, b.fan(32, 24), b.weight("gb", *bias), transA=int(transposed_input), **factors)
+    return case(b, [6, 32], [b.product(b.relu(x), 24, 8)])
+
+
+def summed(shape: list[int], bias: tuple[int, ...]) -> Case:
+    """A product and a sum, of which the runtime makes a Gemm or does not."""
+    b = Graph(7)
+    x = b.add("Add", b.product("x", 32, 24), b.weight("bias", *bias))
+    return case(b, shape, [b.product(b.add("Clip", x, b.values(0), b.values(6)), 24, 8)])
+
+
+def scattered(op: str, reduction: str) -> Case:
+    b = Graph(7)
+    x = b.relu(b.product("x", 32, 32))
+    if op == "ND":
+        x = b.add("ScatterND", x, b.values([[0, 2], [0, 5]], np.int64), b.weight("new", 2, 32), reduction=reduction)
+    else:
+        rows = b.values(b.rng.integers(0, 6, (1, 3, 32)), np.int64)
+        x = b.add("ScatterElements", x, rows, b.weight("new", 1, 3, 32), axis=1, reduction=reduction)
+    return case(b, [1, 6, 32], [b.product(x, 32, 8)], 18)
+
+
+def beyond_float16() -> Case:
+    b = Graph(7)
+    y = b.add("MatMul", b.relu(b.product("x", 32, 48)), b.weight("great", 48, 16, scale=1e11))
+    return case(b, [1, 8, 32], [y])
+
+
 def perceptron_of_matmul(bias_scale: float) -> Case:
     b = Graph(7)
     x = "x"
@@ -290,6 +323,17 @@ GRAPHS: dict[str, Callable[[], Case]] = {
     "perceptron": perceptron,
     "great biases": P(perceptron, 50.0),
     "great biases behind MatMul": P(perceptron_of_matmul, 50.0),
+    "Gemm, scaled": P(gemm, (24,), alpha=0.5, beta=2.0),
+    "Gemm, half of it": P(gemm, (24,), alpha=0.5),
+    "Gemm, biases of rows": P(gemm, (6, 1)),
+    "Gemm, turned input": P(gemm, (6, 24), True),
+    "beyond float16": beyond_float16,
+    **{f"scatter, {op} by {how}": P(scattered, op, how) for op, how in (("Elements", "add"), ("ND", "max"), ("ND", "none"))},
+    **{
+        f"{len(s)} axes and a bias of {b}": P(summed, s, b)
+        for s, b in (([6, 32], (1, 24)), ([6, 32], (6, 1)), ([1, 6, 32], (1, 1, 24)), ([1, 6, 32], (6, 24)), ([6, 32], (1,)))
+    },
+    "mean and variance": lambda: on_images(lambda b, x: b.add("MeanVarianceNormalization", x, axes=[0, 2, 3])),
     "softmax at the end": softmax_at_the_end,
     "einsum": einsum,
     "CastLike": cast_like,

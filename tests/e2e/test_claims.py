@@ -39,6 +39,17 @@ FOUND = [
     ("tied embedding", "int16 x int8"),
     ("tied embedding by Gemm", "float8e4m3fn x float8e4m3fn"),
     ("random 3", "blocks to a target"),
+    ("Gemm, scaled", "size"),
+    ("Gemm, half of it", "size"),
+    ("Gemm, biases of rows", "uint8 x uint8"),
+    ("Gemm, turned input", "gptq"),
+    ("mean and variance", "float16"),
+    ("beyond float16", "float16 throughout"),
+    ("scatter, Elements by add", "float16"),
+    ("scatter, ND by max", "int8 among float16"),
+    ("2 axes and a bias of (1, 24)", "int8 x int8"),
+    ("2 axes and a bias of (6, 1)", "size"),
+    ("3 axes and a bias of (1, 1, 24)", "int8 x int8"),
 ]
 #: Forms take turns over the graphs, so that each comes about once.
 STEP = 7

@@ -284,3 +284,18 @@ def test_without_the_plugin(layers: tuple[Path, Path, list[Sample]], tmp_path: P
     )
     assert result.returncode == 5 and "missing.so" in result.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan", "quantize"])
+def test_a_gemm_with_a_turned_input_is_left_out(command: str, tmp_path: Path) -> None:
+    """It has another number of rows than inputs, and is not tuned."""
+    b = graphs.Builder(9)
+    x = b.add("Transpose", b.add("MatMul", "x", b.weight("w", 32, 32), name="tuned"), perm=[1, 0])
+    y = b.add("Gemm", x, b.weight("turned", 32, 24), transA=1, name="left_out")
+    onnx.save(b.model({"x": (TensorProto.FLOAT, [6, 32])}, [y]), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "d", [{"x": b.rng.normal(size=(6, 32)).astype(np.float32)} for _ in range(8)])
+    options = ["-o", tmp_path / "q.onnx", "--calibration-data", data, "--finetune", "gptq", "--no-bench"]
+    result = support.detent(command, tmp_path / "m.onnx", *([] if command == "inspect" else options))
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    if command == "quantize":
+        assert "Gemm 'left_out': not fine-tuned: transA or alpha is set" in result.stdout

@@ -39,6 +39,12 @@ TEST(Outcome, TheWorstOutputDecides) {
   EXPECT_EQ(outcome_of(result(std::numeric_limits<double>::infinity())).answer, Answer::yes);
 }
 
+TEST(Outcome, AnOutputThatIsNotFiniteIsNotExact) {
+  const auto outcome = outcome_of(result(-std::numeric_limits<double>::infinity()));
+  EXPECT_EQ(outcome.answer, Answer::no);
+  EXPECT_EQ(outcome.headline.find("Not close to the float model: an output is not finite"), 0);
+}
+
 TEST(Outcome, AScoreCountsMoreThanTheOutputs) {
   auto r = result(9);
   r.accuracy->score = 0.995;

@@ -48,6 +48,15 @@ bool is_padded_automatically(const onnx::Node& node) {
   return attribute != nullptr && attribute->as_string() != "NOTSET";
 }
 
+// Why a product in this form is not tuned; empty: it is.
+std::string reason_of_form(const onnx::Node& node) {
+  if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
+    return "transA or alpha is set";
+  if (node.is("ConvTranspose") && (node.attribute("output_shape") != nullptr || is_padded_automatically(node)))
+    return "its padding is given by output_shape or auto_pad";
+  return {};
+}
+
 void check_names(const onnx::Model& float_model, const FinetuneConfig& config) {
   for (const auto& type : config.op_types) {
     if (!graph::is_product(onnx::Node(type, "", {}, {})))
@@ -131,11 +140,7 @@ class Finder {
     if (has_shared_scale(weight.name)) return "its weight is stored once for several nodes";
     if (weight.type != onnx::DataType::float32) return "its weight is not float32";
     if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";
-    if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
-      return "transA or alpha is set";
-    if (node.is("ConvTranspose") && (node.attribute("output_shape") != nullptr || is_padded_automatically(node)))
-      return "its padding is given by output_shape or auto_pad";
-    return {};
+    return reason_of_form(node);
   }
 
   bool has_shared_scale(const std::string& weight) const {
@@ -232,7 +237,7 @@ std::vector<TunedLayer> linear_layers(const onnx::Model& float_model) {
   std::vector<TunedLayer> layers;
   for (std::size_t n = 0; n < float_model.graph.nodes.size(); ++n) {
     const auto& node = float_model.graph.nodes[n];
-    if (!graph::is_product(node) || node.inputs().size() < 2) continue;
+    if (!graph::is_product(node) || node.inputs().size() < 2 || !reason_of_form(node).empty()) continue;
     const auto weight = initializer(index, node.inputs()[1]);
     if (!weight) continue;
     const auto& tensor = float_model.graph.initializers[*weight];
