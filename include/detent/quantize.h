@@ -211,18 +211,27 @@ struct TunedWeights {
 
 /// How close the outputs are to the float model's, measured on some of the samples: of the written file, run by ONNX
 /// Runtime with its default options, where nothing else is said.
+/// Neighbouring channels of an output whose values are of another size than the rest: one figure for the output does
+/// not show them.
+struct ChannelGroup {
+  std::string output;
+  std::size_t axis = 0, first = 0, last = 0;  // channels of this axis, both ends included
+  double sqnr_db = 0;
+};
+
 struct AccuracyResult {
   std::size_t samples = 0;
-  std::vector<std::string> sample_names;   // files, with the rows of parts: "a.npz[4:5]"; empty: the first ones
-  double sqnr_db = 0;                      // of the worst output over all these samples
-  std::optional<double> worst_sample_db;   // of the sample, and output, that is farthest
-  double cosine = 0;                       // of the worst output
-  std::vector<std::string> lost_channels;  // a sentence for channels of an output that the file leaves constant
-  std::optional<double> rounded_db;        // the worst output's where devices round to the file's 16-bit floats
-  std::optional<double> score;             // by AccuracyMetric::command or perplexity, as a share of the float model's
-  std::optional<double> integer_macs;      // share of the multiplications that use integers; unset: not counted
-  double wide_macs = 0;                    // share of the multiplications that read a 16-bit activation
-  double weights_share = 0;                // share of weights in the error with nearest rounding
+  std::vector<std::string> sample_names;       // files, with the rows of parts: "a.npz[4:5]"; empty: the first ones
+  double sqnr_db = 0;                          // of the worst output over all these samples
+  std::optional<double> worst_sample_db;       // of the sample, and output, that is farthest
+  double cosine = 0;                           // of the worst output
+  std::vector<std::string> lost_channels;      // a sentence for channels of an output that the file leaves constant
+  std::optional<ChannelGroup> worst_channels;  // unset: none is clearly worse than its output
+  std::optional<double> rounded_db;            // the worst output's where devices round to the file's 16-bit floats
+  std::optional<double> score;         // by AccuracyMetric::command or perplexity, as a share of the float model's
+  std::optional<double> integer_macs;  // share of the multiplications that use integers; unset: not counted
+  double wide_macs = 0;                // share of the multiplications that read a 16-bit activation
+  double weights_share = 0;            // share of weights in the error with nearest rounding
   std::optional<TunedWeights> tuned;
   std::vector<EqualizedValue> equalized;
   std::vector<MethodChoice> methods;

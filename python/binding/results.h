@@ -100,6 +100,12 @@ struct Fields<TunedWeights> {
                                      shown<&S::kept>("kept")};
 };
 template <>
+struct Fields<ChannelGroup> {
+  using S = ChannelGroup;
+  static constexpr Field<S> all[] = {shown<&S::output>("output"), shown<&S::axis>("axis"), shown<&S::first>("first"),
+                                     shown<&S::last>("last"), shown<&S::sqnr_db>("sqnr_db")};
+};
+template <>
 struct Fields<AccuracyResult> {
   using S = AccuracyResult;
   static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
@@ -108,6 +114,7 @@ struct Fields<AccuracyResult> {
                                      shown<&S::sqnr_db>("sqnr_db"),
                                      shown<&S::cosine>("cosine"),
                                      shown<&S::lost_channels>("lost_channels"),
+                                     shown<&S::worst_channels>("worst_channels"),
                                      shown<&S::rounded_db>("rounded_db"),
                                      shown<&S::score>("score"),
                                      shown<&S::integer_macs>("integer_macs"),

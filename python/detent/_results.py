@@ -252,6 +252,16 @@ class FloatConversion(NamedTuple):
     constants: float  #: share of the bytes of float32 constants that were converted
 
 
+class ChannelGroup(NamedTuple):
+    """Neighbouring channels of an output whose values are of another size than the rest."""
+
+    output: str
+    axis: int
+    first: int
+    last: int
+    sqnr_db: float
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class AccuracyResult(_Result):
     """How close the outputs are to the float model's, measured on some of the samples."""
@@ -262,6 +272,7 @@ class AccuracyResult(_Result):
     worst_sample_db: float | None  #: of the sample, and output, that is farthest
     cosine: float
     lost_channels: list[str]  #: a sentence for channels of an output that the file leaves constant
+    worst_channels: ChannelGroup | None  #: None: none is clearly worse than its output
     rounded_db: float | None  #: the worst output's where devices round to the file's 16-bit floats
     score: float | None  #: of the command, as a share of the float model's
     integer_macs: float | None  #: share of the multiplications that use integers; None: not counted
@@ -278,7 +289,9 @@ class AccuracyResult(_Result):
     def of(cls, told: dict[str, Any], **more: Any) -> Self:
         tuned = told.get("tuned")
         unset: dict[str, Any] = {"worst_sample_db": None, "rounded_db": None, "sample_names": [], "lost_channels": []}
+        group = told.get("worst_channels")
         told = {**unset, **told, "tuned": TunedWeights(**tuned) if tuned else None}
+        told["worst_channels"] = ChannelGroup(**group) if group else None
         return super().of(told, **more)
 
     def _heading(self) -> str:

@@ -142,13 +142,24 @@ bool reaches_8_bits(const onnx::Model& model, const graph::Index& index, const o
   return moves && readers.size() == 1 && reaches_8_bits(model, index, reader, is_matrix);
 }
 
+// The stored weight of a product, behind its pair.
+const onnx::Tensor* weight_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  const int pair = index.producer(node.inputs()[1]);
+  return pair == kNone ? nullptr : constant(model, index, at(model, pair), 0);
+}
+
+bool has_one_for_each_output(const onnx::Node& node, const onnx::Tensor* weight, const onnx::Tensor& bias) {
+  if (weight == nullptr || bias.dims.size() != 1) return false;
+  const auto axis = graph::channel_axis(node, weight->dims.size());
+  return axis && *axis < weight->dims.size() && weight->dims[*axis] == bias.dims[0];
+}
+
 // Whether a MatMul and the sum behind it become a Gemm: with a vector, or both being matrices.
 bool merges_with_sum(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                      const onnx::Tensor& bias, bool is_matrix) {
   if (bias.dims.size() == 2) return is_matrix;
-  const int pair = index.producer(node.inputs()[1]);
-  const auto* weight = pair == kNone ? nullptr : constant(model, index, at(model, pair), 0);
-  return bias.dims.size() == 1 && weight != nullptr && weight->dims.size() == 2 && weight->dims[1] == bias.dims[0];
+  const auto* weight = weight_of(model, index, node);
+  return weight != nullptr && weight->dims.size() == 2 && has_one_for_each_output(node, weight, bias);
 }
 
 // Whether a MatMul becomes a Gemm with a constant that the runtime cannot round to int32: it does so of vectors where
@@ -179,7 +190,9 @@ std::string_view bias_in_float(const onnx::Model& model, const graph::Index& ind
   const int maker = index.producer(node.inputs()[2]);
   if (maker != kNone && at(model, maker).op_type() == "DequantizeLinear") return {};
   const auto* bias = constant(model, index, node, 2);
-  if (bias != nullptr && bias->dims.size() == 1 && reaches_8_bits(model, index, node, true)) return {};
+  if (bias != nullptr && has_one_for_each_output(node, weight_of(model, index, node), *bias) &&
+      reaches_8_bits(model, index, node, true))
+    return {};
   return "its bias is in float";
 }
 

@@ -24,6 +24,7 @@
 #include "config/presets.h"
 #include "detent/quantize.h"
 #include "run/latency.h"
+#include "run/lost_channels.h"
 #include "run/outcome.h"
 
 namespace detent::cli {
@@ -59,11 +60,15 @@ void print_remedies(const AccuracyResult& a, bool verbose) {
   }
 }
 
-// Where some inputs fare clearly worse than all together.
+// Where some inputs, or some channels of an output, fare clearly worse than all together.
 std::string spread(const AccuracyResult& a) {
   constexpr double kWorth = 3;  // dB
+  std::vector<std::string> parts;
   const double worst = a.worst_sample_db.value_or(a.sqnr_db);
-  return worst < a.sqnr_db - kWorth ? fmt::format(" (worst sample {:.1f})", worst) : "";
+  if (worst < a.sqnr_db - kWorth) parts.push_back(fmt::format("worst sample {:.1f}", worst));
+  if (a.worst_channels)
+    parts.push_back(fmt::format("{}: {:.1f}", run::words_of(*a.worst_channels), a.worst_channels->sqnr_db));
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
 }
 
 void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, bool verbose) {
@@ -203,6 +208,9 @@ std::string verdict(const QuantizeResult& r) {
   if (r.accuracy) {
     text +=
         fmt::format(", worst output SQNR {:.1f} dB on {}", r.accuracy->sqnr_db, counted(r.accuracy->samples, "sample"));
+    if (r.accuracy->worst_channels)
+      text +=
+          fmt::format(" ({}: {:.1f})", run::words_of(*r.accuracy->worst_channels), r.accuracy->worst_channels->sqnr_db);
     if (r.accuracy->rounded_db) text += fmt::format(" ({:.1f} as devices round)", *r.accuracy->rounded_db);
   }
   return text;

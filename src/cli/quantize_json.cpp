@@ -23,6 +23,9 @@ nlohmann::json told_of_files(const AccuracyResult& a) {
   if (!a.sample_names.empty()) out["sample_names"] = a.sample_names;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
   if (!a.lost_channels.empty()) out["lost_channels"] = a.lost_channels;
+  if (const auto& c = a.worst_channels)
+    out["worst_channels"] = {
+        {"output", c->output}, {"axis", c->axis}, {"first", c->first}, {"last", c->last}, {"sqnr_db", c->sqnr_db}};
   if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
   return out;
 }

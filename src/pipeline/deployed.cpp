@@ -228,6 +228,20 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   run::tell(found, result.accuracy.emplace());
 }
 
+// The runtime's CPU has a few kernels of bfloat16, such as Cast.
+bool runs_here(const QuantizeOptions& options, const run::LowFloats& low) {
+  if (!run::reason_against_proof(options.config).empty()) return false;
+  if (!low.brain) return true;
+  try {
+    const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
+    const exec::GuardedSession loaded(runtime, options.output, run::guard_options(options));
+    return true;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+    return false;
+  }
+}
+
 // The user's model has been loaded before.
 Comparison compare_made(const CompareOptions& request) {
   try {
@@ -267,20 +281,19 @@ std::optional<Comparison> compare_models(const QuantizeOptions& options, const s
   }
   const auto scope = profiler.scope(run::kComparisonStage);
   const auto low = floats_of(options.output);
-  // Of bfloat16 and block floats the runtime's CPU has no kernels.
-  const bool runs_here = run::reason_against_proof(options.config).empty() && !low.brain;
-  if (runs_here) measure_file(options, result);
-  if (runs_here && !low.half && !options.report) return std::nullopt;
+  const bool is_run = runs_here(options, low), has_low = low.half || low.brain;
+  if (is_run) measure_file(options, result);
+  if (is_run && !has_low && !options.report) return std::nullopt;
   if (options.samples != nullptr) options.samples->rewind();
   auto request = comparison_of(options, kCompared);
   request.outputs_only = !options.report;
   auto comparison = compare_made(request);
   const auto cache_db = leave_out_caches(comparison);
-  if (cache_db && !runs_here) result.notes.push_back(words_of_caches(*cache_db));
+  if (cache_db && !is_run) result.notes.push_back(words_of_caches(*cache_db));
   if (comparison.outputs.empty()) return comparison;
-  if (!runs_here) {
+  if (!is_run) {
     take(comparison, result.accuracy.emplace());
-  } else if (low.half && result.accuracy) {
+  } else if (has_low && result.accuracy) {
     result.accuracy->rounded_db = worst_of(comparison.outputs).sqnr_db;
   }
   return comparison;

@@ -57,10 +57,18 @@ std::vector<ChannelSums> channels_of(const onnx::Model& model, const std::vector
   return channels;
 }
 
-void tell_lost(const std::vector<ChannelSums>& channels, DeployedFidelity& found) {
+// What the figure of an output hides.
+void tell_channels(const std::vector<ChannelSums>& channels, const std::vector<OutputSums>& outputs,
+                   DeployedFidelity& found) {
+  constexpr double kWorth = 3;  // dB
   for (const auto& output : channels) {
     const auto lost = output.lost();
     found.lost_channels.insert(found.lost_channels.end(), lost.begin(), lost.end());
+    const auto group = output.worst();
+    if (!group || (found.worst_channels && found.worst_channels->sqnr_db <= group->sqnr_db)) continue;
+    const auto whole =
+        std::find_if(outputs.begin(), outputs.end(), [&](const auto& o) { return o.name == group->output; });
+    if (whole != outputs.end() && group->sqnr_db < whole->sums.all.sqnr_db() - kWorth) found.worst_channels = group;
   }
 }
 
@@ -133,7 +141,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   found.outputs = outputs.size();
   tell_worst(outputs, found);
   found.next_tokens = token_sums.result();
-  tell_lost(channels, found);
+  tell_channels(channels, outputs, found);
   return found;
 }
 
@@ -144,6 +152,7 @@ void tell(const DeployedFidelity& found, AccuracyResult& accuracy) {
   accuracy.cosine = found.cosine;
   accuracy.worst_sample_db = found.worst_sample_db;
   accuracy.lost_channels = found.lost_channels;
+  accuracy.worst_channels = found.worst_channels;
 }
 
 double value_of(const DeployedFidelity& fidelity, AccuracyMetric metric) {

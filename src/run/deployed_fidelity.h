@@ -27,6 +27,7 @@ struct DeployedFidelity {
   std::optional<double> cache_db;  // of the worst cache, where caches do not count
   std::optional<NextTokens> next_tokens;
   std::vector<std::string> lost_channels = {};  // a sentence each, see ChannelSums
+  std::optional<ChannelGroup> worst_channels = {};
 };
 
 /// On the samples from where `source` stands, at most so many. The model runs in a process of its own. The caches of

@@ -39,9 +39,9 @@ ChannelSums::ChannelSums(const onnx::Model& model, const graph::Index& index, st
 void ChannelSums::start(const data::Array& in_float) {
   started_ = true;
   const auto rank = in_float.shape.size();
-  if (rank < 3) return;
+  may_be_lost_ = rank > 2;
   constexpr float kNone = std::numeric_limits<float>::infinity();
-  for (const auto axis : {std::size_t{1}, rank - 1}) {
+  for (std::size_t axis = 1; axis < rank; axis = axis + 1 < rank ? rank - 1 : rank) {
     const auto count = static_cast<std::size_t>(in_float.shape[axis]);
     if (count < 2 || count > kMostChannels) continue;
     axes_.push_back({axis, std::vector<Channel>(count, {kNone, -kNone})});
@@ -76,23 +76,22 @@ void ChannelSums::add(const data::Array& in_float, const data::Array& quantized)
 }
 
 bool ChannelSums::is_lost(const Channel& channel, float largest) {
-  const float own = std::max(std::abs(channel.low), std::abs(channel.high));
   return channel.low < channel.high && channel.errors * kLeastRatio > channel.variation() &&
-         own * kMuchLarger <= largest;
+         channel.largest() * kMuchLarger <= largest;
 }
 
 std::vector<std::string> ChannelSums::lost() const {
   std::vector<std::string> told;
-  if (!counts_) return told;
+  if (!counts_ || !may_be_lost_) return told;
   for (const auto& [axis, channels] : axes_) {
     float largest = 0;
-    for (const auto& c : channels) largest = std::max({largest, std::abs(c.low), std::abs(c.high)});
+    for (const auto& c : channels) largest = std::max(largest, c.largest());
     for (std::size_t first = 0; first < channels.size(); ++first) {
       std::size_t end = first;
       float own = 0;
       double variation = 0, errors = 0;
       for (; end < channels.size() && is_lost(channels[end], largest); ++end) {
-        own = std::max({own, std::abs(channels[end].low), std::abs(channels[end].high)});
+        own = std::max(own, channels[end].largest());
         variation += channels[end].variation();
         errors += channels[end].errors;
       }
@@ -110,6 +109,44 @@ std::vector<std::string> ChannelSums::lost() const {
     if (!told.empty()) return told;
   }
   return told;
+}
+
+std::optional<ChannelGroup> ChannelSums::worst_of(const Axis& axis) const {
+  const auto& channels = axis.channels;
+  std::optional<ChannelGroup> worst;
+  for (std::size_t first = 0, end = 0; first < channels.size(); first = end) {
+    float least = channels[first].largest(), most = least;
+    double squares = 0, errors = 0;
+    for (; end < channels.size(); ++end) {
+      const float own = channels[end].largest();
+      if (std::max(most, own) > kMuchLarger * std::min(least, own)) break;
+      least = std::min(least, own);
+      most = std::max(most, own);
+      squares += channels[end].squares;
+      errors += channels[end].errors;
+    }
+    end = std::max(end, first + 1);  // values that are not finite are not of one size with themselves
+    if (end - first == channels.size()) return std::nullopt;
+    const double db = 10 * std::log10(squares / errors);
+    if (squares > 0 && errors > 0 && (!worst || db < worst->sqnr_db)) worst = {output_, axis.axis, first, end - 1, db};
+  }
+  return worst;
+}
+
+std::optional<ChannelGroup> ChannelSums::worst() const {
+  std::optional<ChannelGroup> worst;
+  if (!counts_) return worst;
+  for (const auto& axis : axes_) {
+    const auto found = worst_of(axis);
+    if (found && (!worst || found->sqnr_db < worst->sqnr_db)) worst = found;
+  }
+  return worst;
+}
+
+std::string words_of(const ChannelGroup& group) {
+  const auto which = group.first == group.last ? fmt::format("channel {}", group.first)
+                                               : fmt::format("channels {} to {}", group.first, group.last);
+  return fmt::format("{} of '{}', axis {}", which, group.output, group.axis);
 }
 
 }  // namespace detent::run

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "run/latency.h"
+#include "run/lost_channels.h"
 
 namespace detent::run {
 namespace {
@@ -40,6 +41,11 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
   }
   if (!a.lost_channels.empty()) lower(outcome.answer, Answer::look);
   outcome.reasons.insert(outcome.reasons.end(), a.lost_channels.begin(), a.lost_channels.end());
+  if (a.lost_channels.empty() && a.worst_channels && a.worst_channels->sqnr_db < kFarDb) {
+    lower(outcome.answer, Answer::look);
+    outcome.reasons.push_back(fmt::format("SQNR of {} is {:.1f} dB, since their values are of another size.",
+                                          words_of(*a.worst_channels), a.worst_channels->sqnr_db));
+  }
   if (a.score) {
     if (*a.score < kGoodScore) {
       lower(outcome.answer, *a.score < kPoorScore ? Answer::no : Answer::look);

@@ -34,6 +34,12 @@ bool lacks_kernels(const Error& e) {
 
 bool has_died(const Error& e) { return dynamic_cast<const exec::SessionDied*>(&e) != nullptr; }
 
+std::string hint_of(const Error& e, const WeightsOnlyConfig& blocks) {
+  if (lacks_kernels(e) && blocks.enabled && blocks.form == WeightForm::qdq)
+    return "give --weights-form matmul-nbits, which leaves the model's opset as it is";
+  return e.hint().empty() ? "leave the named node in float (--exclude-nodes), or choose another format" : e.hint();
+}
+
 // The file goes by a temporary name, which says nothing to users.
 std::string by_name_of(const fs::path& output, const fs::path& file, std::string text) {
   for (const auto& name : {paths::absolute(file).string(), file.string()}) {
@@ -105,10 +111,9 @@ void Prover::prove(const fs::path& file) {
     }
     if (e.kind() != ErrorKind::bad_input) throw;
     if (!has_died(e)) check_original();
-    throw device_error(
-        fmt::format("the quantized model does not run in ONNX Runtime {}, so nothing was written: {}",
-                    runtime_->version(), by_name_of(options_.output, file, e.what())),
-        e.hint().empty() ? "leave the named node in float (--exclude-nodes), or choose another format" : e.hint());
+    throw device_error(fmt::format("the quantized model does not run in ONNX Runtime {}, so nothing was written: {}",
+                                   runtime_->version(), by_name_of(options_.output, file, e.what())),
+                       hint_of(e, options_.weights_only));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "config/enum_names.h"
 #include "profile/roofline.h"
 #include "run/device_json.h"
+#include "run/lost_channels.h"
 #include "run/model_fingerprint.h"
 #include "run/outcome.h"
 #include "run/run_report.h"
@@ -273,6 +274,8 @@ json accuracy_json(const AccuracyResult& a) {
            {"remedies", json::array()}};
   if (a.score) out["score"] = *a.score;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
+  if (a.worst_channels)
+    out["worst_channels"] = {{"name", words_of(*a.worst_channels)}, {"sqnr_db", number(a.worst_channels->sqnr_db)}};
   if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
   const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {
     const auto db = [](double error) { return number(-10 * std::log10(error)); };

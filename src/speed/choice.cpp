@@ -21,6 +21,9 @@ constexpr double kWorthOfSize = 0.02;
 constexpr double kWorthOfTables = 0.1;
 // A gain smaller than this share of the time in float is less than what times of single operators can tell.
 constexpr double kLeastGain = 0.07;
+// Times are told in whole microseconds, and calling the model takes more than these: what all its operators take in
+// float does not decide then, if there are weights that the scales and conversions around them do not outweigh.
+constexpr double kTooShort = 20e-6, kWorthBytes = 16 << 10;
 // For accuracy, integers have to be so much faster.
 constexpr double kAccuracyMargin = 1.1;
 
@@ -41,6 +44,7 @@ class Choice {
 
   std::vector<std::size_t> run() {
     find_rates();
+    if (size_counts_ && in_float_ <= kTooShort && all_weights_ >= kWorthBytes) return {};
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (candidates_[n]) add_node(n);
       if (candidates_[n] && keeps_layout(n)) tie_to_producer(n);

@@ -326,6 +326,7 @@ GRAPHS: dict[str, Callable[[], Case]] = {
     "Gemm, scaled": P(gemm, (24,), alpha=0.5, beta=2.0),
     "Gemm, half of it": P(gemm, (24,), alpha=0.5),
     "Gemm, biases of rows": P(gemm, (6, 1)),
+    "Gemm, one bias": P(gemm, (1,)),
     "Gemm, turned input": P(gemm, (6, 24), True),
     "beyond float16": beyond_float16,
     **{f"scatter, {op} by {how}": P(scattered, op, how) for op, how in (("Elements", "add"), ("ND", "max"), ("ND", "none"))},

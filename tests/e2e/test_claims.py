@@ -42,6 +42,7 @@ FOUND = [
     ("Gemm, scaled", "size"),
     ("Gemm, half of it", "size"),
     ("Gemm, biases of rows", "uint8 x uint8"),
+    ("Gemm, one bias", "size"),
     ("Gemm, turned input", "gptq"),
     ("mean and variance", "float16"),
     ("beyond float16", "float16 throughout"),

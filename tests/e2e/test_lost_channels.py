@@ -76,3 +76,17 @@ def test_what_is_lost_is_told(tmp_path: Path, data: Path, head: str, target: str
     assert any("axis" in line and "'y'" in line for line in lost), (dead, lost)
     assert told["outcome"]["answer"] == "look" and lost[0] in told["outcome"]["reasons"]
     assert exact.shape == found.shape
+
+
+@pytest.mark.parametrize("head", ["Conv", "Grouped", "MatMul", "Transpose"])
+def test_channels_of_another_size_have_their_own_figure(tmp_path: Path, data: Path, head: str) -> None:
+    onnx.save(model(head), tmp_path / "m.onnx")
+    options = ["--target", "amd-npu:a8w8", "--optimize-for", "size", "--preset", "balanced"]
+    told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)["accuracy"]
+    samples = [dict(np.load(data / name)) for name in told["sample_names"]]
+    exact, found = (np.stack([y[0] for y in support.outputs(support.load(tmp_path / f), samples)]) for f in ("m.onnx", "q.onnx"))
+    group = told["worst_channels"]
+    assert (group["output"], group["first"], group["last"]) == ("y", 4, 11)
+    exact, found = (np.moveaxis(y.astype(np.float64), group["axis"] + 1, 0)[4:] for y in (exact, found))
+    assert group["sqnr_db"] == pytest.approx(10 * np.log10(np.square(exact).sum() / np.square(exact - found).sum()), abs=0.1)
+    assert group["sqnr_db"] < told["sqnr_db"] - 3

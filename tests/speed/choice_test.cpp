@@ -140,6 +140,21 @@ TEST(Choice, keeps_a_table_that_is_most_of_the_file_in_integers) {
   EXPECT_EQ(table_of(0), (Names{"e", "y"}));
 }
 
+TEST(Choice, lets_size_decide_what_is_too_short_to_time) {
+  const auto product_of = [](std::int64_t weights, double in_float, OptimizeFor optimize_for = OptimizeFor::latency) {
+    Case c;
+    c.builder.constant("w", {weights, 1, 1, 1}, std::vector<float>(static_cast<std::size_t>(weights), 1.0F));
+    c.builder.node("Conv", {"x", "w"}, {"y"});
+    c.times_of["y"] = times(in_float, 2 * in_float, 1, 1);
+    c.builder.output("y");
+    return c.choose(optimize_for);
+  };
+  EXPECT_EQ(product_of(4096, 20), Names{});
+  EXPECT_EQ(product_of(4096, 21), Names{"y"});
+  EXPECT_EQ(product_of(4095, 20), Names{"y"}) << "nothing is to be gained";
+  EXPECT_EQ(product_of(4096, 20, OptimizeFor::accuracy), Names{"y"});
+}
+
 TEST(Choice, leaves_in_integers_what_was_not_timed) {
   Case unknown;
   unknown.conv("x", "y", {}).builder.output("y");

@@ -50,6 +50,7 @@ void add_comparison(Run& run, std::optional<AccuracyResult> integers) {
   integers->cosine = accuracy->cosine;
   integers->worst_sample_db = accuracy->worst_sample_db;
   integers->lost_channels = accuracy->lost_channels;
+  integers->worst_channels = accuracy->worst_channels;
   integers->rounded_db = accuracy->rounded_db;
   accuracy = std::move(integers);
 }

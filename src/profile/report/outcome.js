@@ -30,6 +30,8 @@ function accuracyFacts({accuracy, outputs}) {
     isNumber(worst) ? fact('Worst output, SQNR', decibels(worst), `the error is ${percent(errorOf(worst))} of the signal.${samples}`) : null,
     isNumber(a.worst_sample_db) && isNumber(worst) && worst - a.worst_sample_db >= 3
       ? fact('Worst sample', decibels(a.worst_sample_db), 'expect such results of some inputs.') : null,
+    isNumber(record(a.worst_channels).sqnr_db)
+      ? fact('Worst channels', decibels(a.worst_channels.sqnr_db), `${a.worst_channels.name}, beside values of another size.`) : null,
     isNumber(a.score) ? fact('Score', percent(a.score), 'of the float model’s, by the given command') : null,
     isNumber(a.integer_macs) ? fact('Multiplications in integers', percent(a.integer_macs)) : null,
   ];
