@@ -85,8 +85,12 @@ def test_channels_of_another_size_have_their_own_figure(tmp_path: Path, data: Pa
     told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)["accuracy"]
     samples = [dict(np.load(data / name)) for name in told["sample_names"]]
     exact, found = (np.stack([y[0] for y in support.outputs(support.load(tmp_path / f), samples)]) for f in ("m.onnx", "q.onnx"))
+    axis = next(a for a in (1, exact.ndim - 2) if exact.shape[a + 1] == 12)
+    exact, found = (np.moveaxis(y.astype(np.float64), axis + 1, 0)[4:] for y in (exact, found))
+    own = 10 * np.log10(np.square(exact).sum() / np.square(exact - found).sum())
+    if own > told["sqnr_db"] - 3:  # as good as the output's own
+        assert "worst_channels" not in told and head == "Transpose"
+        return
     group = told["worst_channels"]
-    assert (group["output"], group["first"], group["last"]) == ("y", 4, 11)
-    exact, found = (np.moveaxis(y.astype(np.float64), group["axis"] + 1, 0)[4:] for y in (exact, found))
-    assert group["sqnr_db"] == pytest.approx(10 * np.log10(np.square(exact).sum() / np.square(exact - found).sum()), abs=0.1)
-    assert group["sqnr_db"] < told["sqnr_db"] - 3
+    assert (group["output"], group["axis"], group["first"], group["last"]) == ("y", axis, 4, 11)
+    assert group["sqnr_db"] == pytest.approx(own, abs=0.1)
