@@ -209,8 +209,6 @@ struct TunedWeights {
   bool kept = false;  // false: gptq was not better, and weights are rounded to the nearest
 };
 
-/// How close the outputs are to the float model's, measured on some of the samples: of the written file, run by ONNX
-/// Runtime with its default options, where nothing else is said.
 /// Neighbouring channels of an output whose values are of another size than the rest: one figure for the output does
 /// not show them.
 struct ChannelGroup {
@@ -219,6 +217,8 @@ struct ChannelGroup {
   double sqnr_db = 0;
 };
 
+/// How close the outputs are to the float model's, measured on some of the samples: of the written file, run by ONNX
+/// Runtime with its default options, where nothing else is said.
 struct AccuracyResult {
   std::size_t samples = 0;
   std::vector<std::string> sample_names;       // files, with the rows of parts: "a.npz[4:5]"; empty: the first ones

@@ -1,6 +1,7 @@
 #include "cuda/streamed.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -11,7 +12,6 @@
 #include "solve/layers/device_memory.h"
 #include "solve/layers/input_descent.h"
 #include "solve/layers/iterations.h"
-#include "solve/layers/mini_batches.h"
 #include "solve/layers/streamed.h"
 #include "solve/solvers.h"
 
@@ -230,29 +230,31 @@ std::vector<float> best_bias(Devices& devices, const StreamedLayer& layer, const
 solve::GramForm sums_for_descent(Device& device, const StreamedLayer& layer, const FinetuneConfig& config,
                                  const SolveControl& control) {
   GramSumsOnDevice sums(device.current(), layer.geometry);
-  const std::size_t most = std::max<std::size_t>(solve::descent_positions(layer.geometry) / layer.samples.count(), 1);
   for (std::size_t s = 0; s < layer.samples.count(); ++s) {
     solve::check_stop(control);
     const SampleRef sample = layer.samples.get(s);
-    const std::size_t positions = solve::Patches(layer.geometry, sample.input_shape).positions();
-    sums.add(sample.input_shape, sample.input, sample.target, solve::draw_positions(positions, most, config.seed, s));
+    sums.add(sample.input_shape, sample.input, sample.target,
+             solve::descent_positions(layer.geometry, sample.input_shape, layer.samples.count(), s, config.seed));
   }
   return sums.take();
 }
 
-/// As solve::InputDescent: where there are fewer positions than weights, it keeps weights near their float values.
-void add_ridge(solve::GramForm& form, const solve::QuantizedWeights& weights) {
+/// As solve::InputDescent does; whether the form has changed.
+bool add_ridge(solve::GramForm& form, const solve::QuantizedWeights& weights) {
   const std::size_t k = weights.fan_in, group_rows = weights.rows / form.groups;
-  const double open = 1 - static_cast<double>(form.positions) / static_cast<double>(k);
-  for (std::size_t g = 0; g < form.groups && open > 0; ++g) {
+  bool changed = false;
+  for (std::size_t g = 0; g < form.groups; ++g) {
     float* const matrix = form.gram.data() + g * k * k;
     double power = 0;
     for (std::size_t j = 0; j < k; ++j) power += matrix[j * k + j];
-    const auto ridge = static_cast<float>(open * power / static_cast<double>(k));
+    const float ridge = solve::descent_ridge(power, k, form.positions);
+    if (ridge == 0) continue;
+    changed = true;
     for (std::size_t j = 0; j < k; ++j) matrix[j * k + j] += ridge;
     for (std::size_t at = g * group_rows * k; at < (g + 1) * group_rows * k; ++at)
       form.cross[at] += ridge * weights.values[at];
   }
+  return changed;
 }
 
 /// As solve::descend_on_samples(), by sums over the same positions.
@@ -263,14 +265,15 @@ solve::Integers descend_by_sums(Devices& devices, const StreamedLayer& layer, co
   if (form.positions == 0) return solution.integers;
   FinetuneConfig fixed_bias = config;
   fixed_bias.update_bias = false;
-  const auto methods = [&] {
-    return GramMethodsOnDevices(devices, layer.weights, form, solution.bias, DevicePrecision::float32, kernels,
-                                control);
+  std::optional<GramMethodsOnDevices> methods;  // hold the form's matrix on the devices
+  const auto begin = [&] {
+    methods.emplace(devices, layer.weights, form, solution.bias, DevicePrecision::float32, kernels, control);
   };
+  begin();
   solve::Integers better =
-      methods().better_rows(fixed_bias, solution.integers, solve::nearest(layer.weights, {}).integers);
-  add_ridge(form, layer.weights);
-  return methods().coordinate_descent(fixed_bias, std::move(better));
+      methods->better_rows(fixed_bias, solution.integers, solve::nearest(layer.weights, {}).integers);
+  if (add_ridge(form, layer.weights)) begin();
+  return methods->coordinate_descent(fixed_bias, std::move(better));
 }
 
 Solution in_mini_batches(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,

@@ -1,6 +1,7 @@
 #include "graph/constants.h"
 
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace detent::graph {
@@ -62,6 +63,24 @@ std::vector<float> floats_of(const onnx::Tensor& tensor) {
   const auto bytes = tensor.data.bytes();
   std::vector<float> out(bytes.size() / sizeof(float));
   std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
+  return out;
+}
+
+std::vector<float> transposed(const std::vector<float>& values, const std::vector<std::int64_t>& shape,
+                              const std::vector<std::int64_t>& axes) {
+  std::vector<std::int64_t> strides(shape.size(), 1), dims, steps, at(axes.size());
+  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  for (const auto axis : axes) {
+    dims.push_back(shape[static_cast<std::size_t>(axis)]);
+    steps.push_back(strides[static_cast<std::size_t>(axis)]);
+  }
+  std::vector<float> out;
+  out.reserve(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    out.push_back(
+        values[static_cast<std::size_t>(std::inner_product(at.begin(), at.end(), steps.begin(), std::int64_t{0}))]);
+    for (std::size_t d = dims.size(); d-- > 0 && ++at[d] == dims[d];) at[d] = 0;
+  }
   return out;
 }
 

@@ -24,6 +24,9 @@ const onnx::Tensor* floating_constant(const onnx::Model& model, const Index& ind
 std::optional<double> filling_of(const onnx::Model& model, const onnx::Node& node);
 
 std::vector<float> floats_of(const onnx::Tensor& tensor);
+/// The values with their axes in another order: axis `axes[d]` of `shape` becomes axis d.
+std::vector<float> transposed(const std::vector<float>& values, const std::vector<std::int64_t>& shape,
+                              const std::vector<std::int64_t>& axes);
 onnx::Tensor stored_floats(const std::string& name, std::vector<std::int64_t> dims, const std::vector<float>& values,
                            const Store& store);
 

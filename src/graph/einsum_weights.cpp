@@ -74,21 +74,6 @@ std::int64_t product(const Dims& dims) {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-std::vector<float> transposed(const std::vector<float>& values, const Dims& shape, const Dims& axes) {
-  Dims strides(shape.size(), 1);
-  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-  const auto dims = picked(shape, axes), steps = picked(strides, axes);
-  std::vector<float> out;
-  out.reserve(values.size());
-  Dims at(dims.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    out.push_back(
-        values[static_cast<std::size_t>(std::inner_product(at.begin(), at.end(), steps.begin(), std::int64_t{0}))]);
-    for (std::size_t d = dims.size(); d-- > 0 && ++at[d] == dims[d];) at[d] = 0;
-  }
-  return out;
-}
-
 class Rewriter {
  public:
   Rewriter(onnx::Model& model, const ValueTypes& types, const Store& store)

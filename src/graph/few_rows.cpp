@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "base/bytes.h"
@@ -29,16 +28,6 @@ bool hands_on(const onnx::Node& node) {
   return has_trait(node, Trait::element_wise) || has_trait(node, Trait::renames) || node.is("Softmax");
 }
 
-// [columns, rows] as [rows, columns], times a factor.
-std::vector<float> turned(const std::vector<float>& values, std::size_t rows, std::size_t columns, float factor) {
-  std::vector<float> out;
-  out.reserve(values.size());
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < columns; ++c) out.push_back(values[c * rows + r] * factor);
-  }
-  return out;
-}
-
 class Rewriter {
  public:
   Rewriter(onnx::Model& model, const ValueTypes& types, const Store& store)
@@ -50,9 +39,8 @@ class Rewriter {
     std::vector<onnx::Node> nodes;
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       auto& node = model_.graph.nodes[n];
-      if (chosen.contains(n)) {
-        const auto matrix = matrix_of(node);
-        rewrite(node, *matrix, nodes);
+      if (const auto found = chosen.find(n); found != chosen.end()) {
+        rewrite(node, found->second, nodes);
       } else {
         nodes.push_back(std::move(node));
       }
@@ -69,8 +57,8 @@ class Rewriter {
 
  private:
   // Products that read what another makes, unless that one gets an axis itself.
-  std::unordered_set<std::size_t> followers() const {
-    std::unordered_set<std::size_t> chosen;
+  std::unordered_map<std::size_t, Matrix> followers() const {
+    std::unordered_map<std::size_t, Matrix> chosen;
     std::unordered_map<std::string, std::size_t> behind;  // values: the product that they come from
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const auto& node = model_.graph.nodes[n];
@@ -78,8 +66,8 @@ class Rewriter {
       for (const auto& input : node.inputs()) {
         if (const auto found = behind.find(input); found != behind.end()) source = found->second;
       }
-      if (matrix_of(node)) {
-        if (source && !chosen.contains(*source)) chosen.insert(n);
+      if (const auto matrix = matrix_of(node)) {
+        if (source && !chosen.contains(*source)) chosen.emplace(n, *matrix);
         source = n;
       } else if (!hands_on(node)) {
         source.reset();
@@ -128,11 +116,8 @@ class Rewriter {
     const auto& name = node.inputs()[kWeightInput];
     if (!matrix.is_turned && matrix.factor == 1) return name;
     auto values = floats_of(*matrix.weight);
-    if (matrix.is_turned) {
-      values = turned(values, static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), matrix.factor);
-    } else {
-      for (auto& value : values) value *= matrix.factor;
-    }
+    if (matrix.is_turned) values = transposed(values, matrix.weight->dims, {1, 0});
+    for (auto& value : values) value *= matrix.factor;
     auto fresh = index_.fresh_name(name + "_matrix");
     added_.push_back(stored_floats(fresh, {rows, columns}, values, store_));
     return fresh;

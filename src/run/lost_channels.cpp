@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "data/floats.h"
 #include "graph/traits.h"
@@ -41,7 +42,8 @@ void ChannelSums::start(const data::Array& in_float) {
   const auto rank = in_float.shape.size();
   may_be_lost_ = rank > 2;
   constexpr float kNone = std::numeric_limits<float>::infinity();
-  for (std::size_t axis = 1; axis < rank; axis = axis + 1 < rank ? rank - 1 : rank) {
+  if (rank < 2) return;
+  for (const auto axis : std::set<std::size_t>{1, rank - 1}) {
     const auto count = static_cast<std::size_t>(in_float.shape[axis]);
     if (count < 2 || count > kMostChannels) continue;
     axes_.push_back({axis, std::vector<Channel>(count, {kNone, -kNone})});

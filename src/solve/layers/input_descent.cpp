@@ -31,9 +31,7 @@ InputDescent::InputDescent(const QuantizedWeights& weights, const InputView& vie
     kernels.gemm(shape, x, view.leading, x, view.leading, grams_.back().data(), size);
     for (std::size_t j = 0; j < size; ++j) power += grams_.back()[j * size + j];
   }
-  // Directions that fewer positions than weights leave open are expected to carry as much power as the others.
-  const double open = 1 - static_cast<double>(view.count) / static_cast<double>(weights.fan_in);
-  ridge_ = static_cast<float>(std::max(open, 0.0) * power / static_cast<double>(weights.fan_in));
+  ridge_ = descent_ridge(power, weights.fan_in, view.count);
 }
 
 /// What is multiplied with the positions: Ŵ, or Ŵ − W where targets are those of W.
@@ -151,6 +149,17 @@ std::size_t descent_positions(const LayerGeometry& geometry) {
   return std::max<std::size_t>(std::min(fit, std::max(kTimesFanIn * fan_in, kLeast)), 1);
 }
 
+std::vector<std::size_t> descent_positions(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
+                                           std::size_t sample, std::uint64_t seed) {
+  const std::size_t most = std::max<std::size_t>(descent_positions(geometry) / samples, 1);
+  return draw_positions(Patches(geometry, input_shape).positions(), most, seed, sample);
+}
+
+float descent_ridge(double power, std::size_t fan_in, std::uint64_t positions) {
+  const double open = 1 - static_cast<double>(positions) / static_cast<double>(fan_in);
+  return static_cast<float>(std::max(open, 0.0) * power / static_cast<double>(fan_in));
+}
+
 namespace {
 
 /// Positions of all samples, spread over their positions, in one place.
@@ -165,13 +174,12 @@ Gathered gather(const LayerGeometry& geometry, LayerSamples& samples, std::span<
   Gathered all;
   const std::size_t rows = static_cast<std::size_t>(geometry.groups * geometry.fan_in());
   const auto outputs = static_cast<std::size_t>(geometry.outputs);
-  const std::size_t most = std::max<std::size_t>(descent_positions(geometry) / samples.count(), 1);
   std::vector<float> by_position;  // targets
   for (std::size_t s = 0; s < samples.count(); ++s) {
     check_stop(control);
     const SampleRef sample = samples.get(s);
     const Patches patches(geometry, sample.input_shape);
-    const auto positions = draw_positions(patches.positions(), most, config.seed, s);
+    const auto positions = descent_positions(geometry, sample.input_shape, samples.count(), s, config.seed);
     const std::size_t first = std::exchange(all.count, all.count + positions.size());
     all.inputs.resize(all.count * rows);
     by_position.resize(all.count * outputs);

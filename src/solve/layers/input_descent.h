@@ -57,6 +57,13 @@ class InputDescent {
 
 /// How many positions of all samples together descend_on_samples() uses.
 std::size_t descent_positions(const LayerGeometry& geometry);
+/// Those of one of so many samples, whose input has this shape; drawn by `seed`.
+std::vector<std::size_t> descent_positions(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
+                                           std::size_t sample, std::uint64_t seed);
+/// The factor of the squared distance of a weight from its float value, for inputs whose squares have this sum over all
+/// positions and weights: directions that fewer positions than weights leave open are expected to carry as much power
+/// as the others. 0 where there are as many.
+float descent_ridge(double power, std::size_t fan_in, std::uint64_t positions);
 
 /// Whether it follows a streamed solver: not where inputs are mixed of both branches.
 bool descends(const FinetuneConfig& config);
