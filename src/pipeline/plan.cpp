@@ -237,7 +237,7 @@ void add_stages(const remedies::StageMemory& memory, Plan& plan) {
       {"measuring accuracy", memory.measuring}, {"tuning weights", memory.tuning}, {"latency", memory.timing}};
   for (const auto& [what, bytes] : more) {
     if (bytes == 0) continue;
-    const bool left_out = bytes > plan.memory_budget && what != more[0].first;
+    const bool left_out = bytes > plan.memory_budget;
     plan.stages.push_back({left_out ? fmt::format("{}: left out", what) : what, bytes});
     if (!left_out) plan.peak_memory = std::max(plan.peak_memory, bytes);
   }

@@ -105,7 +105,9 @@ class Search {
   }
 
   SearchResult run() {
+    check_memory_to_time(options_, 0);
     run_until(run_, mix_formats);
+    check_memory_to_time(options_, run_.runtime->peak_activation_bytes());
     std::vector<std::filesystem::path> tables;
     for (const auto& machine : machines_) tables.push_back(machine.kernel_table);
     candidates_ = find_candidates(run_, formats_, tables);

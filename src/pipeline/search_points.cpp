@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/heap.h"
 #include "base/json.h"
 #include "base/paths.h"
 #include "base/small_file.h"
@@ -21,6 +22,7 @@
 #include "pipeline/stages/mixed.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
+#include "remedies/stage_memory.h"
 #include "run/latency_change.h"
 #include "run/model_fingerprint.h"
 #include "run/outputs.h"
@@ -38,6 +40,13 @@ constexpr std::size_t kTimedSamples = 4;
 constexpr double kSecondsEach = 0.15;  // of timing a model, at the least
 
 double error_as_db(double error) { return -10 * std::log10(error); }
+
+// Of a model that is timed: as it is read, as kernels pack it, and its activations.
+std::uint64_t beside_others(std::uint64_t bytes, std::uint64_t activations) { return 2 * bytes + activations; }
+
+std::uint64_t memory_limit(const SearchOptions& options) {
+  return options.resources.memory_budget.value_or(planning::available_memory());
+}
 
 }  // namespace
 
@@ -58,7 +67,8 @@ void SearchPoints::open_samples() {
   source_.reset();
   if (options_.samples != nullptr) options_.samples->rewind();
   given_ = run_.open_samples(inputs_);
-  source_.emplace(*given_, run::ContentOrderOptions{});
+  const auto ahead = remedies::share_of_budget(options_.resources, run::ContentOrderOptions().ahead);
+  source_.emplace(*given_, run::ContentOrderOptions{.ahead = ahead});
 }
 
 void SearchPoints::note(std::string text) {
@@ -133,6 +143,7 @@ void SearchPoints::remember(const SearchPoint& point, const std::filesystem::pat
 
 bool SearchPoints::make(SearchPoint point) {
   const auto scope = run_.profiler.scope("Models of the front");
+  trim_heap();  // of the model before
   const auto file = file_of(point);
   try {
     if (!recall(point, file)) {
@@ -140,7 +151,10 @@ bool SearchPoints::make(SearchPoint point) {
       remember(point, file);
     }
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device) throw;
+    const bool over_budget = e.kind() == ErrorKind::resource && options_.resources.memory_budget;
+    if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device &&
+        !over_budget)
+      throw;
     note(fmt::format("not tried: {}: {}", point.name, e.what()));
     return false;
   }
@@ -161,7 +175,12 @@ void SearchPoints::judge(SearchPoint& point, const std::filesystem::path& file, 
   }
 }
 
-std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesystem::path>& files, std::uint64_t bytes) {
+std::uint64_t SearchPoints::memory_to_time(std::uint64_t bytes) const {
+  return beside_others(bytes, run_.runtime->peak_activation_bytes());
+}
+
+std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesystem::path>& files,
+                                                 std::uint64_t memory) {
   open_samples();
   const auto measured =
       run::measure_latencies(*run_.runtime,
@@ -170,8 +189,8 @@ std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesyst
                               .samples = kTimedSamples,
                               .threads = options_.threads,
                               .run_seconds = kSecondsEach * static_cast<double>(files.size() + 1) / 0.03,
-                              .needed_memory = profile::memory_now().resident + 2 * bytes,
-                              .memory_budget = options_.resources.memory_budget.value_or(planning::available_memory()),
+                              .needed_memory = memory,
+                              .memory_budget = memory_limit(options_),
                               .stop = options_.stop},
                              files);
   for (const auto& text : measured.notes) note(text);
@@ -184,30 +203,45 @@ std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesyst
 
 void SearchPoints::time() {
   const auto scope = run_.profiler.scope("Latency");
-  if (made_.empty() && float_seconds_ == 0) measure({options_.model}, run_.result.model_bytes_before);
+  trim_heap();
+  const auto before = profile::memory_now().resident + memory_to_time(run_.result.model_bytes_before);
+  if (made_.empty() && float_seconds_ == 0)
+    measure({options_.model}, before + memory_to_time(run_.result.model_bytes_before));
   while (timed_ < made_.size()) {
-    const auto count = std::min(kTimedTogether, made_.size() - timed_);
     std::vector<std::filesystem::path> files;
-    std::uint64_t bytes = 0;
-    for (std::size_t m = timed_; m < timed_ + count; ++m) {
+    auto memory = before;
+    for (auto m = timed_; m < made_.size() && files.size() < kTimedTogether; ++m) {
+      const auto more = memory_to_time(made_[m].told.bytes);
+      if (!files.empty() && memory + more > memory_limit(options_)) break;
+      memory += more;
       files.push_back(made_[m].file);
-      bytes += made_[m].told.bytes;
     }
-    const auto changes = measure(files, bytes);
-    for (std::size_t m = 0; m < count; ++m) {
-      const auto& change = changes[m];
+    // Two beside each other have room, as was found at the start.
+    for (const auto& change : measure(files, files.size() == 1 ? std::min(memory, memory_limit(options_)) : memory)) {
       // On a busy machine the time of processors tells more.
       const bool doubtful = change.before.is_doubtful() || change.after.is_doubtful();
-      made_[timed_ + m].told.seconds = (doubtful ? change.after.cpu_ratio : change.after.ratio) * float_seconds_;
+      made_[timed_++].told.seconds = (doubtful ? change.after.cpu_ratio : change.after.ratio) * float_seconds_;
       inferences_ += change.after.runs;
     }
-    timed_ += count;
   }
 }
 
 bool SearchPoints::keep_timed() {
   made_.erase(made_.begin() + static_cast<std::ptrdiff_t>(timed_), made_.end());
   return timed_ > 0;
+}
+
+void check_memory_to_time(const SearchOptions& options, std::uint64_t activations) {
+  constexpr double kOfBoth = 1.25;  // the float model, and the smallest of the others
+  const auto bytes = run::size_on_disk(onnx::read_model(options.model));
+  const auto one = static_cast<double>(beside_others(bytes, activations));
+  const auto needed = profile::memory_now().resident + static_cast<std::uint64_t>(kOfBoth * one);
+  if (needed <= memory_limit(options)) return;
+  const auto [need, left] = format_sizes(needed, memory_limit(options));
+  throw resource_error(
+      fmt::format("a search times models beside the float one, which takes at least {} of memory; the limit is {}",
+                  need, left),
+      "raise --memory-budget, or quantize to one format");
 }
 
 QuantizeOptions base_of(const SearchOptions& options) {

@@ -47,7 +47,8 @@ class SearchPoints {
   void open_samples();
   run::DeployedFidelity write_mixture(SearchPoint& point, const std::filesystem::path& file);
   run::DeployedFidelity write_alone(SearchPoint& point, const std::filesystem::path& file);
-  std::vector<LatencyChange> measure(const std::vector<std::filesystem::path>& files, std::uint64_t bytes);
+  std::vector<LatencyChange> measure(const std::vector<std::filesystem::path>& files, std::uint64_t memory);
+  std::uint64_t memory_to_time(std::uint64_t bytes) const;
   void judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found);
   /// What an interrupted search has found of the same model and samples, if it has.
   bool recall(SearchPoint& point, const std::filesystem::path& file) const;
@@ -70,6 +71,10 @@ class SearchPoints {
   std::vector<std::string> notes_;
   std::uint64_t inferences_ = 0;
 };
+
+/// Before the work is done: throws resource where a float model of such activations (0: not known yet) and a quantized
+/// one cannot be timed beside each other.
+void check_memory_to_time(const SearchOptions& options, std::uint64_t activations);
 
 /// What all models of a search have in common.
 QuantizeOptions base_of(const SearchOptions& options);

@@ -73,6 +73,7 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
       {"samples", workers * c.sample_bytes},
       {"statistics", statistics_bytes(c)},
   };
+  if (c.beside > 0) cost.memory.push_back({"trials", c.beside});
   return cost;
 }
 

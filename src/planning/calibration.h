@@ -37,6 +37,7 @@ struct Circumstances {
   std::size_t threads = 1;
   std::size_t workers = 1;
   std::uint64_t sample_bytes = 0;
+  std::uint64_t beside = 0;  // bytes of what else stands in memory all the time
 };
 
 /// What the summaries and the tables behind them take.

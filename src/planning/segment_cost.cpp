@@ -28,7 +28,7 @@ std::optional<SegmentWalk> SegmentWalk::make(const onnx::Model& model, const gra
   if (!lives) return std::nullopt;
   SegmentWalk walk;
   walk.workers_ = circumstances.workers;
-  walk.fixed_ = kProcess + statistics_bytes(circumstances);
+  walk.fixed_ = kProcess + statistics_bytes(circumstances) + circumstances.beside;
   const auto numbers = walk.add_values(index, types, *lives);
   walk.add_nodes(model, index, types, observed, *lives, numbers);
   walk.block_bytes_ = std::move(lives->bytes);

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "base/parallel.h"
 #include "config/derived.h"
+#include "graph/index.h"
 #include "planning/calibration.h"
+#include "planning/segments.h"
 #include "remedies/trials.h"
 #include "remedies/weight_tuning.h"
 #include "run/content_order.h"
@@ -19,7 +23,10 @@ namespace detent::remedies {
 namespace {
 
 // Measured: heap in pieces, integers of weights, sums of pairs.
-constexpr std::uint64_t kTrials = std::uint64_t{12} << 20;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kTrials = 12 * kMiB;
+
+constexpr std::uint64_t kCopiesOfWeight = 5;  // measured
 
 std::uint64_t weight_bytes(const onnx::Model& model) {
   std::uint64_t bytes = 0;
@@ -33,7 +40,55 @@ planning::Circumstances of_trials(const QuantizeOptions& options, const quantiza
   return {placement.to_observe().size(), false, thread_count(options.threads), 1, sample_bytes};
 }
 
+/// Of trials within the budget, in one piece or in segments; above the budget where they do not fit.
+std::uint64_t measuring_memory(const onnx::Model& model, const graph::ValueTypes& types,
+                               const quantization::Placement& placement, const QuantizeOptions& options,
+                               planning::Circumstances circumstances, const SampleSizes& samples,
+                               std::uint64_t budget) {
+  circumstances.beside =
+      std::min(samples.bytes * samples.count, share_of_budget(options.resources, run::ContentOrderOptions().ahead)) +
+      trial_memory(model, placement);
+  const auto observed = placement.to_observe();
+  const std::uint64_t in_one_piece =
+      planning::calibration_cost(model, types, observed, circumstances).value().peak_memory();
+  if (in_one_piece <= budget) return in_one_piece;
+  planning::Budget limits;
+  limits.memory = budget;
+  limits.disk = options.resources.disk_budget.value_or(std::numeric_limits<std::uint64_t>::max() / 4);
+  try {
+    return planning::plan_sweep(model, types, observed, circumstances, samples.count, limits).memory;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::resource) throw;
+    return in_one_piece;
+  }
+}
+
+// Before any sample runs.
+void refuse_what_was_asked_for(const QuantizeOptions& options, const StageMemory& needed, std::uint64_t budget) {
+  const auto refuse = [&](const char* what, std::uint64_t bytes) {
+    const auto [need, left] = format_sizes(bytes, budget);
+    throw resource_error(fmt::format("{} needs {} of memory, and the budget is {}", what, need, left),
+                         fmt::format("give --memory-budget {}MiB", bytes / kMiB + 1));
+  };
+  if (tunes(options.finetune.rounding) && needed.tuning > budget) refuse("fine-tuning", needed.tuning);
+  if (options.accuracy.target && needed.measuring > budget) refuse("measuring accuracy", needed.measuring);
+}
+
 }  // namespace
+
+std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placement& placement) {
+  const graph::Index index(model);
+  std::uint64_t largest = 0;
+  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
+    if (!placement.selected[n]) continue;
+    for (const auto& input : model.graph.nodes[n].inputs()) {
+      const int at = index.initializer(input);
+      if (at != graph::kNone)
+        largest = std::max<std::uint64_t>(largest, model.graph.initializers[static_cast<std::size_t>(at)].data.size());
+    }
+  }
+  return kTrials + kCopiesOfWeight * largest;
+}
 
 std::uint64_t share_of_budget(const Resources& resources, std::uint64_t without) {
   constexpr std::uint64_t kShare = 16;
@@ -50,9 +105,7 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
   if (!cost) return memory;
   const bool measures = config::may_measure_accuracy(options) && config::has_samples(options);
   if (measures && !placement.marks.empty()) {
-    const auto waiting =
-        std::min(samples.bytes * samples.count, share_of_budget(options.resources, run::ContentOrderOptions().ahead));
-    memory.measuring = std::min(cost->peak_memory(), budget) + waiting + kTrials;
+    memory.measuring = measuring_memory(model, types, placement, options, circumstances, samples, budget);
     if (config::may_tune(options))
       memory.tuning = solve::planned_memory(budget, false, model, types, placement.selected, samples.count,
                                             automatic_gptq(options.finetune), circumstances.threads);
@@ -79,8 +132,15 @@ LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prep
   const auto types = run::static_types(prepared.types, prepared.model, runtime, source);
   const auto needed = stage_memory(prepared, types, placement, options,
                                    {first.bytes, std::max<std::size_t>(source.file_count(), 1)}, *budget);
-  left.tuning = config::may_tune(options) && needed.tuning > *budget;
+  refuse_what_was_asked_for(options, needed, *budget);
+  left.measuring = needed.measuring > *budget;
+  left.tuning = !left.measuring && config::may_tune(options) && needed.tuning > *budget;
   left.timing = options.bench && needed.timing > *budget;
+  if (left.measuring)
+    left.notes.push_back(
+        fmt::format("what roundings do to the results is not measured, and nothing is done about it: that would take "
+                    "about {} of memory, and the budget is {}",
+                    format_size(needed.measuring), format_size(*budget)));
   if (left.tuning)
     left.notes.push_back(
         fmt::format("weights are not tuned, whatever measuring finds: that would take about {} of "

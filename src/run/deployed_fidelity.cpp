@@ -15,6 +15,7 @@
 #include "exec/unused_memory.h"
 #include "graph/index.h"
 #include "planning/calibration.h"
+#include "run/float_runs.h"
 #include "run/kv_cache.h"
 #include "run/lost_channels.h"
 #include "run/next_tokens.h"
@@ -24,6 +25,8 @@
 
 namespace detent::run {
 namespace {
+
+constexpr std::uint64_t kAhead = std::uint64_t{16} << 20;
 
 exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const std::vector<std::string>& taps,
                    const exec::GuardOptions& guard, exec::SessionMode mode = exec::SessionMode::deployed) {
@@ -95,12 +98,14 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   DecisionPlayer player(decisions);
   // Other kernels change last bits of the float model's results, and take less.
   const auto mode = options.saves_memory ? planning::tuning_for(original) : exec::SessionMode::deployed;
-  auto in_float = open(runtime, original, decisions.taps(), options, mode);
+  const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
+  FloatRuns in_float(open(runtime, original, decisions.taps(), options, mode), source, most, &recorder);
+  if (options.saves_memory && !follows) in_float.run_ahead(kAhead);
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);
   // Results of other decisions cannot be compared: then the file's own run shows only that it runs.
   std::optional<exec::Session> following;
-  if (!decisions.taps().empty()) following.emplace(open(runtime, quantized, decisions.taps(), options));
+  if (follows) following.emplace(open(runtime, quantized, decisions.taps(), options));
   std::vector<std::string> names;
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
@@ -109,12 +114,10 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   auto channels = channels_of(original, names);
   NextTokenSums token_sums;
   DeployedFidelity found;
-  while (found.samples < most) {
-    const auto sample = source.next();
-    if (!sample) break;
-    const auto where = fmt::format("sample '{}'", sample->origin);
-    const auto x = in_float.run(sample->inputs, where, &recorder);
-    const auto given = with_cache_of(sample->inputs, inputs);
+  while (const auto expected = in_float.next()) {
+    const auto& [sample, x] = *expected;
+    const auto where = fmt::format("sample '{}'", sample.origin);
+    const auto given = with_cache_of(sample.inputs, inputs);
     exec::give_back_unused(runtime);
     auto y = deployed.run(given, where);
     if (following) y = following->run(given, where, &player);
@@ -125,11 +128,11 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
       channels[i].add(x[i], y[i]);
     }
     if (tokens) {
-      const auto* mask = tokens->mask ? &sample->inputs[*tokens->mask] : nullptr;
-      token_sums.add(sample->inputs[tokens->ids], mask, x[tokens->logits], y[tokens->logits]);
+      const auto* mask = tokens->mask ? &sample.inputs[*tokens->mask] : nullptr;
+      token_sums.add(sample.inputs[tokens->ids], mask, x[tokens->logits], y[tokens->logits]);
     }
     ++found.samples;
-    found.sample_names.push_back(sample->origin);
+    found.sample_names.push_back(sample.origin);
     if (told) told(found.samples);
   }
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");

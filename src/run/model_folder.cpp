@@ -27,21 +27,29 @@ constexpr auto kTransformersConfig = "config.json";
 // What transformers.js appends to a model's name for each of its dtypes, and optimum for some (src/utils/dtypes.js).
 const std::set<std::string> kVariants{"_fp16", "_int8", "_uint8", "_q4", "_q4f16", "_q8", "_bnb4", "_quantized"};
 
-// Regular files, relative to the root, in order. Hidden ones are a download tool's or an editor's.
-std::vector<fs::path> files_of(const fs::path& root) {
-  std::vector<fs::path> files;
+struct Listing {
+  std::vector<fs::path> files;     // regular ones, or links to such
+  std::vector<fs::path> no_files;  // links to folders or to nothing, pipes, sockets, devices
+};
+
+// Relative to the root, in order. Hidden ones are a download tool's or an editor's.
+Listing list(const fs::path& root) {
+  Listing found;
   std::error_code failed;
   for (fs::recursive_directory_iterator entry(root, failed), end; !failed && entry != end; entry.increment(failed)) {
     if (entry->path().filename().string().starts_with(".")) {
       entry.disable_recursion_pending();
     } else if (paths::is_file(entry->path())) {
-      files.push_back(entry->path().lexically_relative(root));
+      found.files.push_back(entry->path().lexically_relative(root));
+    } else if (std::error_code unknown; entry->is_symlink(unknown) || !paths::is_folder(entry->path())) {
+      found.no_files.push_back(entry->path().lexically_relative(root));
     }
   }
   if (failed)
     throw failed_call(failed.value(), fmt::format("cannot list folder '{}'", root.string()), ErrorKind::bad_input);
-  std::sort(files.begin(), files.end());
-  return files;
+  std::sort(found.files.begin(), found.files.end());
+  std::sort(found.no_files.begin(), found.no_files.end());
+  return found;
 }
 
 fs::path model_of_genai(const fs::path& root) {
@@ -122,13 +130,18 @@ fs::path checked_output(const QuantizeOptions& options) {
 // A file's folder is not looked at.
 ModelFolder folder_of(const fs::path& model) {
   if (paths::is_folder(model)) return read_model_folder(model);
-  return {.root = model.parent_path(), .model = model.filename(), .others = {}, .variants = {}};
+  return {.root = model.parent_path(), .model = model.filename(), .others = {}, .variants = {}, .no_files = {}};
 }
 
 }  // namespace
 
 ModelFolder read_model_folder(const fs::path& root) {
-  ModelFolder folder{.root = root, .model = {}, .others = files_of(root), .variants = {}};
+  auto listing = list(root);
+  ModelFolder folder{.root = root,
+                     .model = {},
+                     .others = std::move(listing.files),
+                     .variants = {},
+                     .no_files = std::move(listing.no_files)};
   auto& files = folder.others;
   folder.model = paths::exists(root / kGenaiConfig) ? model_of_genai(root) : only_model(root, files);
   const auto found = std::find(files.begin(), files.end(), folder.model);
@@ -239,6 +252,9 @@ void FolderResult::finish(std::vector<std::string>& notes) {
   for (const auto& file : folder_.others) {
     if (file.extension() == ".onnx") notes.push_back(fmt::format("'{}' was copied as it is", file.string()));
   }
+  for (const auto& other : folder_.no_files)
+    notes.push_back(
+        fmt::format("'{}' was left out: it is neither a file nor a link to one", printable(other.string())));
   for (const auto& variant : folder_.variants) {
     if (!made.contains(variant))
       notes.push_back(fmt::format("'{}', another precision of the model, was left out", variant.string()));

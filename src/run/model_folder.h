@@ -22,6 +22,8 @@ struct ModelFolder {
   std::vector<std::filesystem::path> others;
   /// The same model in other precisions (transformers.js: model_q4.onnx, …), which a result has no use for.
   std::vector<std::filesystem::path> variants;
+  /// What is not copied either: links to folders or to nothing, pipes, sockets, devices.
+  std::vector<std::filesystem::path> no_files;
 };
 
 /// Throws bad_input when no single model stands out.

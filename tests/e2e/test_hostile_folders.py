@@ -62,3 +62,15 @@ def test_nothing_from_elsewhere_is_copied(folder: Path, tmp_path: Path, link: st
     assert "file of the model's folder" in result.stderr
     assert not (tmp_path / "result").exists()
     assert {f.name for f in tmp_path.iterdir()} == {"cache", "home"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_file_is_left_out_by_name(folder: Path, tmp_path: Path, way: str) -> None:
+    (folder / "vocabularies").symlink_to("sub")
+    (folder / "nowhere.txt").symlink_to("missing")
+    os.mkfifo(folder / "sub" / "pipe")
+    result = support.detent("quantize", folder, "-o", tmp_path / "out", *WAYS[way])
+    assert result.returncode == 0, result.stderr
+    for name in ("vocabularies", "nowhere.txt", "sub/pipe"):
+        assert f"'{name}' was left out: it is neither a file nor a link to one" in result.stdout
+        assert not os.path.lexists(tmp_path / "out" / name)

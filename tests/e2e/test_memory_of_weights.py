@@ -53,6 +53,59 @@ def test_the_sizes_of_channels_are_found_in_pieces(tmp_path: Path) -> None:
     assert peak < BUDGET << 20, f"{peak >> 20} MiB"
 
 
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten products of 16 MiB each, with samples beside."""
+    random, size, folder = np.random.default_rng(1), 2048, tmp_path_factory.mktemp("deep")
+    weights = [(random.standard_normal((size, size)) / 45).astype(np.float32) for _ in range(10)]
+    nodes = []
+    for n in range(len(weights)):
+        nodes.append(helper.make_node("MatMul", [f"y{n}", f"w{n}"], [f"m{n}"], f"product_{n}"))
+        nodes.append(helper.make_node("Tanh", [f"m{n}"], [f"y{n + 1}"], f"tanh_{n}"))
+    sides = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", size]) for n in ("y0", f"y{len(weights)}")]
+    constants = [numpy_helper.from_array(weight, f"w{n}") for n, weight in enumerate(weights)]
+    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], constants)
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), folder / "m.onnx")
+    support.save_samples(folder / "data", [{"y0": random.standard_normal((1, size), np.float32)} for _ in range(12)])
+    return folder
+
+
+def test_measuring_and_the_proof_keep_to_the_budget(deep: Path, tmp_path: Path) -> None:
+    words = ["quantize", deep / "m.onnx", "-o", tmp_path / "q.onnx", "--preset", "balanced", "--calibration-data", deep / "data"]
+    peak = support.peak_memory(tmp_path, DETENT, *words, "-q", "--memory-budget", f"{BUDGET}MiB")
+    assert peak < 1.1 * (BUDGET << 20), f"{peak >> 20} MiB"
+
+
+def test_what_is_asked_for_and_has_no_room_is_refused_before_samples_run(deep: Path, tmp_path: Path) -> None:
+    words = [
+        "quantize",
+        deep / "m.onnx",
+        "-o",
+        tmp_path / "q.onnx",
+        "--preset",
+        "balanced",
+        "--calibration-data",
+        deep / "data",
+        "--memory-budget",
+    ]
+    for asked, what, budget in (
+        (["--finetune", "gptq"], "fine-tuning", 80),
+        (["--accuracy-target", 0.9], "measuring accuracy", 100),
+    ):
+        refused = support.detent(*words, f"{budget}MiB", *asked)
+        assert refused.returncode == 4 and f"{what} needs" in refused.stderr, refused.stderr
+    left_out = support.detent(*words, "100MiB")
+    assert left_out.returncode == 0, left_out.stderr
+    assert "what roundings do to the results is not measured" in left_out.stdout
+
+
+def test_a_search_without_room_for_timing_is_refused_at_once(deep: Path, tmp_path: Path) -> None:
+    words = ["search", deep / "m.onnx", "-o", tmp_path / "front", "--calibration-data", deep / "data"]
+    refused = support.detent(*words, "--memory-budget", f"{BUDGET}MiB")
+    assert refused.returncode == 4 and "a search times models beside the float one" in refused.stderr, refused.stderr
+    assert not (tmp_path / "front").exists()
+
+
 def test_a_choice_of_bits_by_samples_keeps_to_the_budget_or_is_refused(tmp_path: Path) -> None:
     rows, columns = 256, 60_000
     model = product(tmp_path / "m.onnx", rows, columns)

@@ -113,7 +113,7 @@ void try_recurrent(Run& run) {
 
 bool measures_accuracy(Run& run) {
   const auto& work = *run.integers;
-  if (!config::may_measure_accuracy(run.options)) return false;
+  if (!config::may_measure_accuracy(run.options) || !work.measures_if_needed) return false;
   if (work.draft.assignment.placement.marks.empty() && recurrent_layers(run) == 0) return false;  // the float model
   if (!work.source) run.result.notes.emplace_back("accuracy was not measured: there are no samples");
   return work.source != nullptr;
@@ -223,6 +223,7 @@ void keep_to_budget(Run& run) {
   const auto left_out = remedies::keep_to_budget(run.options, work.draft.prepared, work.draft.assignment.placement,
                                                  *run.runtime, *work.source);
   run.note(left_out.notes);
+  work.measures_if_needed = !left_out.measuring;
   work.tunes_if_needed = !left_out.tuning;
   if (left_out.timing) run.timed_inputs.reset();
 }

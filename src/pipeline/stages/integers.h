@@ -26,8 +26,9 @@ struct IntegerWork {
     QuantizeResult result;
   };
   std::optional<Improved> improved;
-  bool tunes_if_needed = true;  // false: the memory budget leaves no room for it
-  double lost_db = 0;           // by the deployed model beside what was measured to choose it
+  bool measures_if_needed = true;  // false: the memory budget leaves no room for it
+  bool tunes_if_needed = true;     // the same
+  double lost_db = 0;              // by the deployed model beside what was measured to choose it
 };
 
 /// Where pairs go, and what the weights need.
