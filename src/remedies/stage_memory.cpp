@@ -68,7 +68,7 @@ void refuse_what_was_asked_for(const QuantizeOptions& options, const StageMemory
   const auto refuse = [&](const char* what, std::uint64_t bytes) {
     const auto [need, left] = format_sizes(bytes, budget);
     throw resource_error(fmt::format("{} needs {} of memory, and the budget is {}", what, need, left),
-                         fmt::format("give --memory-budget {}MiB", bytes / kMiB + 1));
+                         fmt::format("the smallest --memory-budget that works is {}MiB", bytes / kMiB + 1));
   };
   if (tunes(options.finetune.rounding) && needed.tuning > budget) refuse("fine-tuning", needed.tuning);
   if (options.accuracy.target && needed.measuring > budget) refuse("measuring accuracy", needed.measuring);
