@@ -29,6 +29,7 @@
 #include "pipeline/search_files.h"
 #include "pipeline/search_machines.h"
 #include "pipeline/search_points.h"
+#include "pipeline/search_singles.h"
 #include "pipeline/stages.h"
 #include "pipeline/stages/deploy.h"
 #include "pipeline/stages/mixed.h"
@@ -130,33 +131,41 @@ class Search {
   }
 
  private:
-  // Runs of int8 and a16w8 alone decide by speed and accuracy what stays in float. The others are what they say.
   void make_singles() {
-    for (const auto format : formats_) {
-      if (format == NodeFormat::fp32 || !is_worth_a_model(format)) continue;
+    for (auto& single : single_formats(run_, candidates_, formats_)) {
+      if (!is_worth_a_model(single)) continue;
       SearchPoint point;
-      point.name = config::name_of(format);
+      point.name = single.name;
+      if (!single.runs_alone) point = expected_point(single.name, single.choice);
       point.single = true;
-      if (!config::is_static(format)) {
-        point.node_formats = {"^.*=" + point.name};
-        choices_[point.name] = candidates_.all_in(format);
-      }
+      if (!single.runs_alone && !known_.insert(point.node_formats).second) continue;
       points_->make(std::move(point));
       if (points_->float_seconds() == 0) points_->time();  // so that there is one when time is up
     }
     points_->time();
   }
 
-  bool is_worth_a_model(NodeFormat format) {
-    const auto in_float = candidates_.all_in(NodeFormat::fp32), all = candidates_.all_in(format);
-    if (in_float == all) return false;
-    if (format == NodeFormat::int8) return true;  // the float model is timed beside it
+  SearchPoint expected_point(const std::string& name, const searching::Choice& choice) {
+    SearchPoint point;
+    point.name = name;
+    point.node_formats = candidates_.node_formats(choice);
+    const auto costs = searching::costs_of(candidates_.problem, choice);
+    point.expected_error = costs.error;
+    point.expected_seconds = costs.seconds;
+    choices_[name] = choice;
+    return point;
+  }
+
+  bool is_worth_a_model(const SingleFormat& single) {
+    const auto in_float = candidates_.all_in(NodeFormat::fp32);
+    if (in_float == single.choice) return false;
+    if (single.format == NodeFormat::int8) return true;  // the float model is timed beside it
     const auto before = searching::costs_of(candidates_.problem, in_float);
-    const auto after = searching::costs_of(candidates_.problem, all);
+    const auto after = searching::costs_of(candidates_.problem, single.choice);
     if (std::abs(before.bytes - after.bytes) > kWorthAModel * candidates_.whole.bytes) return true;
     if (std::abs(before.seconds - after.seconds) > kWorthAModel * candidates_.whole.seconds) return true;
     result_.notes.push_back(fmt::format("{} alone is not tried: it would change size and latency by less than {:.0f} %",
-                                        config::name_of(format), 100 * kWorthAModel));
+                                        single.name, 100 * kWorthAModel));
     return false;
   }
 
@@ -208,14 +217,7 @@ class Search {
       if (formats.empty() || expected[p].error > kUseless || (any_near && !is_near_limits(place, expected[p])))
         continue;
       if (!known_.insert(formats).second) continue;
-      SearchPoint point;
-      point.name = fmt::format("mixed-{}", mixed_ + 1);
-      point.node_formats = formats;
-      const auto costs = searching::costs_of(candidates_.problem, front[p].choice);
-      point.expected_error = costs.error;
-      point.expected_seconds = costs.seconds;
-      choices_[point.name] = front[p].choice;
-      if (points_->make(std::move(point))) ++mixed_;
+      if (points_->make(expected_point(fmt::format("mixed-{}", mixed_ + 1), front[p].choice))) ++mixed_;
     }
     points_->time();
   }

@@ -62,10 +62,8 @@ nlohmann::json to_json(const SearchPoint& point) {
                      {"error", point.error},       {"seconds", point.seconds}, {"bytes", point.bytes},
                      {"on_front", point.on_front}, {"chosen", point.chosen},   {"command", point.command}};
   for (const auto& entry : point.node_formats) out["node_formats"].push_back(json_of_name(entry));
-  if (!point.single) {
-    out["expected_error"] = point.expected_error;
-    out["expected_seconds"] = point.expected_seconds;
-  }
+  out["expected_error"] = point.expected_error;
+  out["expected_seconds"] = point.expected_seconds;
   if (point.value) out["value"] = number(*point.value);
   if (point.written) out["written"] = point.written->string();
   return out;
@@ -98,9 +96,7 @@ std::string command_of(const SearchOptions& options, const SearchPoint& point) {
   if (options.max_samples > 0) line += fmt::format(" --samples {}", options.max_samples);
   if (options.batch_size > 0) line += fmt::format(" --batch-size {}", options.batch_size);
   if (options.threads > 0) line += fmt::format(" --threads {}", options.threads);
-  const bool alone = point.node_formats.empty();
-  if (options.kernel_table && alone) line += " --set kernel-table=" + run::quoted(options.kernel_table->string());
-  if (alone) return line + " --format " + point.name;
+  if (point.node_formats.empty()) return line + " --format " + point.name;
   return line + " --config " + run::quoted((options.output / (point.name + ".yaml")).string());
 }
 

@@ -60,6 +60,7 @@ SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesyst
   const auto all = source_->file_count();
   judged_ = std::min(all, std::max(all / kJudgedShare, kJudgedAtLeast));
   of_samples_ = run::fingerprint_of(*source_);
+  float_runs_.limit = remedies::share_of_budget(options.resources, float_runs_.limit);
 }
 
 // Anew each time: making a model reads the same stream in between.
@@ -82,7 +83,7 @@ run::DeployedFidelity SearchPoints::write_mixture(SearchPoint& point, const std:
   options.output = file;
   open_samples();
   run::Prover prove(options, &*run_.runtime);
-  prove.judge(*source_, source_->file_count() - judged_, judged_);
+  prove.judge(*source_, source_->file_count() - judged_, judged_, &float_runs_);
   run::write_output(model, options, &prove, told);
   point.bytes = told.model_bytes_after;
   return *prove.fidelity();
@@ -102,7 +103,8 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   inferences_ += 3 * made.samples;
   open_samples();
   source_->skip(source_->file_count() - judged_);
-  return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options));
+  return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options), {},
+                                &float_runs_);
 }
 
 // By what the model follows from beside the float one.
@@ -164,7 +166,7 @@ bool SearchPoints::make(SearchPoint point) {
 }
 
 void SearchPoints::judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found) {
-  inferences_ += 2 * judged_;
+  inferences_ += (made_.empty() || !float_runs_.are_all ? 2 : 1) * judged_;
   point.error = std::pow(10, -found.sqnr_db / 10);
   point.sqnr_db = error_as_db(point.error);
   const auto& accuracy = options_.accuracy;

@@ -14,6 +14,7 @@
 #include "pipeline/run.h"
 #include "run/content_order.h"
 #include "run/deployed_fidelity.h"
+#include "run/float_runs.h"
 
 namespace detent::pipeline {
 
@@ -68,6 +69,7 @@ class SearchPoints {
   std::size_t timed_ = 0;     // of them
   double float_seconds_ = 0;  // of one sample
   std::optional<double> float_score_;
+  run::KeptFloatRuns float_runs_;  // of those that judge
   std::vector<std::string> notes_;
   std::uint64_t inferences_ = 0;
 };

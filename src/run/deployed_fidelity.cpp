@@ -89,7 +89,8 @@ void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found)
 
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
-                                   const exec::GuardOptions& options, const std::function<void(std::uint64_t)>& told) {
+                                   const exec::GuardOptions& options, const std::function<void(std::uint64_t)>& told,
+                                   KeptFloatRuns* kept) {
   trim_heap();  // of what was there before: two models run beside each other now
   auto original = onnx::read_model(float_model);
   auto quantized = onnx::read_model(model);
@@ -99,7 +100,8 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   // Other kernels change last bits of the float model's results, and take less.
   const auto mode = options.saves_memory ? planning::tuning_for(original) : exec::SessionMode::deployed;
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
-  FloatRuns in_float(open(runtime, original, decisions.taps(), options, mode), source, most, &recorder);
+  FloatRuns in_float([&] { return open(runtime, original, decisions.taps(), options, mode); }, source, most, &recorder,
+                     follows ? nullptr : kept);
   if (options.saves_memory && !follows) in_float.run_ahead(kAhead);
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);

@@ -14,6 +14,7 @@
 #include "detent/config.h"
 #include "detent/quantize.h"
 #include "exec/guarded_session.h"
+#include "run/float_runs.h"
 
 namespace detent::run {
 
@@ -32,12 +33,13 @@ struct DeployedFidelity {
 
 /// On the samples from where `source` stands, at most so many. The model runs in a process of its own. The caches of
 /// decoders (outputs named "present…") do not count where there are other outputs. Both models have the same inputs and
-/// outputs. `told` gets the number of samples behind it. Throws what the runtime and the samples throw, and bad_input
+/// outputs. `told` gets the number of samples behind it. `kept` serves
+/// calls for the same float model and samples. Throws what the runtime and the samples throw, and bad_input
 /// where there are no samples.
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options,
-                                   const std::function<void(std::uint64_t)>& told = {});
+                                   const std::function<void(std::uint64_t)>& told = {}, KeptFloatRuns* kept = nullptr);
 
 /// What is told of a file's accuracy; the other members stay as they are.
 void tell(const DeployedFidelity& found, AccuracyResult& accuracy);

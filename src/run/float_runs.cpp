@@ -17,8 +17,18 @@ std::uint64_t bytes_of(const FloatRun& run) {
 
 }  // namespace
 
-FloatRuns::FloatRuns(exec::Session session, data::SampleSource& source, std::size_t most, data::TapReceiver* receiver)
-    : session_(std::move(session)), source_(source), left_(most), receiver_(receiver) {}
+FloatRuns::FloatRuns(std::function<exec::Session()> open, data::SampleSource& source, std::size_t most,
+                     data::TapReceiver* receiver, KeptFloatRuns* kept)
+    : open_(std::move(open)), source_(source), left_(most), receiver_(receiver), kept_(kept) {
+  if (kept_ == nullptr) return;
+  if (kept_->are_all) {
+    ahead_.assign(kept_->runs.begin(), kept_->runs.end());
+    ended_ = true;
+    kept_ = nullptr;
+  } else {
+    kept_->runs.clear();  // of a comparison that broke off
+  }
+}
 
 void FloatRuns::run_ahead(std::uint64_t bytes) {
   std::uint64_t taken = 0;
@@ -41,12 +51,30 @@ std::optional<FloatRun> FloatRuns::next() {
 }
 
 std::optional<FloatRun> FloatRuns::run() {
-  if (left_ == 0 || !session_) return std::nullopt;
-  auto sample = source_.next();
-  if (!sample) return std::nullopt;
-  --left_;
-  auto results = session_->run(sample->inputs, fmt::format("sample '{}'", sample->origin), receiver_);
-  return FloatRun{std::move(*sample), std::move(results)};
+  if (ended_) return std::nullopt;
+  std::optional<FloatRun> next;
+  auto sample = left_ > 0 ? source_.next() : std::nullopt;
+  if (sample) {
+    --left_;
+    if (!session_) session_.emplace(open_());
+    auto results = session_->run(sample->inputs, fmt::format("sample '{}'", sample->origin), receiver_);
+    next = FloatRun{std::move(*sample), std::move(results)};
+  }
+  ended_ = !next;
+  keep(next);
+  return next;
+}
+
+void FloatRuns::keep(const std::optional<FloatRun>& run) {
+  if (kept_ == nullptr) return;
+  if (!run) {
+    kept_->are_all = true;
+  } else if ((kept_bytes_ += bytes_of(*run)) <= kept_->limit) {
+    kept_->runs.push_back(*run);
+  } else {
+    kept_->runs.clear();
+    kept_ = nullptr;
+  }
 }
 
 }  // namespace detent::run

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -17,11 +18,19 @@ struct FloatRun {
   std::vector<data::Array> results;
 };
 
+/// For several models that are compared on the same samples.
+struct KeptFloatRuns {
+  std::uint64_t limit = std::uint64_t{16} << 20;  // bytes, of samples and results
+  std::vector<FloatRun> runs = {};
+  bool are_all = false;  // otherwise each comparison runs the float model anew
+};
+
 class FloatRuns {
  public:
-  /// At most `most` samples from where `source` stands. `receiver` (or null) gets the taps of each run. Both outlive
-  /// it.
-  FloatRuns(exec::Session session, data::SampleSource& source, std::size_t most, data::TapReceiver* receiver);
+  /// At most `most` samples from where `source` stands. The session is opened when it is needed; `receiver` (or null)
+  /// gets the taps of each run. Runs that `kept` (or null) has are not done again. All that is given outlives this.
+  FloatRuns(std::function<exec::Session()> open, data::SampleSource& source, std::size_t most,
+            data::TapReceiver* receiver, KeptFloatRuns* kept);
 
   /// Runs samples before they are asked for, until their inputs and results take so many bytes. Where no more are left
   /// then, the session is closed: it does not stand in memory beside the other model's.
@@ -32,11 +41,16 @@ class FloatRuns {
 
  private:
   std::optional<FloatRun> run();
+  void keep(const std::optional<FloatRun>& run);
 
+  std::function<exec::Session()> open_;
   std::optional<exec::Session> session_;
   data::SampleSource& source_;
   std::size_t left_;
   data::TapReceiver* receiver_;
+  KeptFloatRuns* kept_;
+  std::uint64_t kept_bytes_ = 0;
+  bool ended_ = false;
   std::deque<FloatRun> ahead_;
 };
 

@@ -75,8 +75,8 @@ exec::GuardOptions guard_options(const QuantizeOptions& options) {
           .saves_memory = options.resources.memory_budget.has_value()};
 }
 
-void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t count) {
-  judged_ = Judged{&source, skipped, count};
+void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t count, KeptFloatRuns* kept) {
+  judged_ = Judged{&source, skipped, count, kept};
 }
 
 void Prover::operator()(const fs::path& file) {
@@ -100,7 +100,7 @@ void Prover::prove(const fs::path& file) {
       judged_->source->rewind();
       judged_->source->skip(judged_->skipped);
       fidelity_ = deployed_fidelity(*runtime_, options_.model, file, *judged_->source, judged_->count,
-                                    guard_options(options_), tell);
+                                    guard_options(options_), tell, judged_->kept);
     } else {
       run_once(file);
     }

@@ -22,8 +22,9 @@ class Prover {
   /// `runtime` null: a run that needs none and found none; then nothing is proved, and a note says so.
   Prover(const QuantizeOptions& options, const exec::Runtime* runtime) : options_(options), runtime_(runtime) {}
 
-  /// Compares with the float model on so many samples of `source`, after those that are skipped.
-  void judge(data::SampleSource& source, std::size_t skipped, std::size_t count);
+  /// Compares with the float model on so many samples of `source`, after those that are skipped; `kept` as in
+  /// deployed_fidelity().
+  void judge(data::SampleSource& source, std::size_t skipped, std::size_t count, KeptFloatRuns* kept = nullptr);
   /// Why ONNX Runtime's CPU cannot run such a file, although others can; empty: it can.
   void excuse(std::string reason) { excuse_ = std::move(reason); }
 
@@ -40,6 +41,7 @@ class Prover {
   struct Judged {
     data::SampleSource* source;
     std::size_t skipped, count;
+    KeptFloatRuns* kept;
   };
 
   void prove(const std::filesystem::path& file);
