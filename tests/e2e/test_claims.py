@@ -56,6 +56,9 @@ FOUND = [
     ("biases of 3 axes, opset 24", "for tensorrt"),
     ("root mean square", "for xnnpack"),
     ("moved integers, opset 22", "products alone"),
+    ("computed weight of Conv", "size"),
+    ("computed weight of Gemm", "int8 x int8"),
+    ("computed weight of MatMul", "int8 x int8"),
 ]
 #: Forms take turns over the graphs, so that each comes about once.
 STEP = 7
