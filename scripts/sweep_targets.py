@@ -161,12 +161,16 @@ def cases(target: str) -> Iterator[tuple[tuple[str, str, str, str], onnx.ModelPr
                     b = Builder()
                     inputs = [b.activation("x", x_shape, x), b.weight("w", w_shape, w, axis)]
                     yield (op, x, w, y), b.finish(op, inputs, y, attributes)
-    for x in [*activations, "f32"]:
-        for second in [*activations, "f32"]:
-            for y in outputs_of_product(x, widths):
-                b = Builder()
-                inputs = [b.activation("x", [1, 4, 16, 32], x), b.activation("v", [1, 4, 32, 24], second)]
-                yield ("MatMul", x, second, y), b.finish("MatMul", inputs, y, {})
+    of_activations = {"MatMul": ([1, 4, 16, 32], [1, 4, 32, 24], {})}
+    if target == "ort-cpu":  # whose share of integers is told; others compute with constant weights
+        of_activations |= {op: (first, second, more) for op, (first, second, _, more) in PRODUCTS.items() if op != "MatMul"}
+    for op, (x_shape, v_shape, attributes) in of_activations.items():
+        for x in [*activations, "f32"]:
+            for second in [*activations, *(["f32"] if op == "MatMul" else [])]:
+                for y in outputs_of_product(x, widths):
+                    b = Builder()
+                    inputs = [b.activation("x", x_shape, x), b.activation("v", v_shape, second)]
+                    yield (op, x, second, y), b.finish(op, inputs, y, attributes)
     for op, attributes in UNARY.items():
         for x in [*activations, "f32"]:
             for y in outputs_of(op, x, activations):

@@ -200,7 +200,12 @@ std::string_view bias_in_float(const onnx::Model& model, const graph::Index& ind
 
 bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
   const auto made = made_stays(model, index, node);
-  if (!made) return false;
+  if (!made) {
+    // What makes floats of int8 is a Gemm of int8 alone.
+    if (!(node.is("MatMul") || node.is("Gemm")) || read_stays(model, index, node, 0) != true) return false;
+    return node.is("MatMul") || read_stays(model, index, node, 1) == false ||
+           read_form(model, index, node, 1).text.starts_with("u8");
+  }
   const bool wants_uint8 = node.is("Conv") || node.is("MatMul");
   for (std::size_t i = 0; i < node.inputs().size(); ++i) {
     const auto read = read_stays(model, index, node, i);
@@ -212,19 +217,30 @@ bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx
 InFloat product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                          const Signature& forms, std::optional<std::size_t> merged_rank) {
   if (!graph::is_product(node)) return {};
-  const bool of_activations = node.is("MatMul") && forms.first.text.starts_with("u8") &&
+  const bool reads_uint8 = forms.first.text.starts_with("u8") || read_stays(model, index, node, 0) == false;
+  const bool of_activations = node.is("MatMul") && reads_uint8 &&
                               comes_from_quantizer(model, index, node.inputs()[0]) &&
                               comes_from_quantizer(model, index, node.inputs()[1]);
   if (reads_float16_scales(model, index, node) && !of_activations)
     return {"with scales of float16, ONNX Runtime's CPU makes floats of the integers first", "scales of float32"};
   if (forms.second.text.starts_with("s4") || forms.second.text.starts_with("u4"))
     return {"ONNX Runtime's CPU has no kernel of 4-bit weights and integers", "weights of 8 bits"};
-  if (node.is("MatMul") && forms.first.is_constant) return {"its first input is constant", {}};
+  if (node.is("MatMul") && forms.first.is_constant && !forms.first.text.starts_with("u8"))
+    return {"its first input is constant, and not of uint8", {}};
+  // Weights in float that are constant are rounded by the runtime.
+  if (forms.second.text == "f32" && !forms.second.is_constant) return {"its second input is in float", {}};
   if (const auto why = bias_in_float(model, index, node); !why.empty())
     return {why, "a bias in int32, alpha and beta of 1"};
   if (merged_rank && keeps_float_bias(model, index, node, forms, *merged_rank == 2))
     return {"ONNX Runtime's CPU merges it with the sum behind it, whose constant stays in float", {}};
-  if (forms.output.scales.empty()) return {};
+  const auto readers = index.consumers(node.outputs().front());
+  const auto* clip = readers.size() == 1 ? &at(model, readers.front()) : nullptr;
+  const bool is_clipped = clip != nullptr && fuses_with_product(model, index, *clip);
+  if (forms.output.scales.empty()) {
+    if (!is_clipped || node.is("Conv") || forms.first.text == "f32") return {};
+    return {"ONNX Runtime's CPU has no kernel on integers that makes floats and has the Relu or Clip behind it in it",
+            {}};
+  }
   const auto kind = [](const Form& form) { return form.text.substr(0, form.text.find('=')); };
   const auto made = kind(forms.output);
   // Pairs of int8 become uint8.
@@ -233,9 +249,7 @@ InFloat product_in_float(const onnx::Model& model, const graph::Index& index, co
   if (kind(forms.first) != made && !is_turned)
     return {"ONNX Runtime's CPU has no kernel that makes another type of integers than it reads",
             "one type of activations"};
-  const auto readers = index.consumers(node.outputs().front());
-  const auto* clip = readers.size() == 1 ? &at(model, readers.front()) : nullptr;
-  if (clip == nullptr || !fuses_with_product(model, index, *clip)) return {};
+  if (!is_clipped) return {};
   const auto bounds = bounds_of(model, index, *clip);
   if (bounds && is_done_by(forms.output, *bounds)) return {};
   return {"the Relu or Clip behind it cuts off what the integers hold, and so runs by itself",

@@ -66,6 +66,9 @@ std::optional<std::uint64_t> macs_of(const onnx::Node& node, const Shapes& shape
   }
   const auto y = shapes.of(node.outputs().front());
   if (!y) return std::nullopt;
+  // The runtime tells an unknown rank as 0, which only a product of two vectors has.
+  const bool is_number = x->size() == 1 && w->size() == 1;
+  if (x->empty() || w->empty() || (y->empty() && !is_number)) return std::nullopt;
   // A weight serves one channel of outputs (Conv) or of inputs (ConvTranspose) with an equal share of its elements.
   const auto is = [&](const char* in_float, const char* on_integers) {
     return node.is(in_float) || node.op_type() == on_integers;

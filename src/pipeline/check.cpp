@@ -191,7 +191,8 @@ class Check {
         return;
       }
     }
-    if (has_cpu_of_x86() && forms.output.text.starts_with("s8") && checking::mixes_signs(model_, index_, node)) {
+    const bool makes_uint8 = forms.output.text.starts_with("u");
+    if (has_cpu_of_x86() && !makes_uint8 && checking::mixes_signs(model_, index_, node)) {
       checked.precision = "float32";
       checked.verdict = Verdict::falls_back;
       checked.rule = "int8 values that are read once become uint8 on x86 CPUs, others do not, and here are both";

@@ -25,6 +25,7 @@ def _static() -> Iterator[tuple[str, list[str]]]:
     yield "int16 falls back", [*SIZE, "--accuracy-fallback", "int16"]
     yield "no measuring", [*SIZE, "--set", "sensitivity=off"]
     yield "reduced range", [*SIZE, "--set", "weight-range=reduced"]
+    yield "products alone", ["--preset", "plain", "--activation-type", "int8", "--op-types", "Conv,Gemm,MatMul"]
     yield "qoperator", [*SIZE, "--quant-format", "qoperator"]
     yield "qoperator, plain", ["--preset", "plain", "--quant-format", "qoperator"]
     for activation in ACTIVATIONS:

@@ -17,6 +17,8 @@ INTEGERS = {
     "DynamicQuantizeMatMul",
     "ConvInteger",
 }
+#: Weights in blocks, of which the kernel rounds what it reads to int8 at one level, and computes in float at others.
+INTEGER_LEVEL, INTEGER_BLOCKS = 4, "MatMulNBits on integers"
 OTHERS = {
     "If", "Loop", "Scan", "LSTM", "GRU", "RNN", "DynamicQuantizeLSTM", "Einsum", "Attention", "MultiHeadAttention", "MoE",
     "QMoE", "GroupQueryAttention",
@@ -32,7 +34,7 @@ def integer_share(file: Path, sample: dict[str, np.ndarray]) -> float | None:
     # As the file says, for their number, and as the runtime makes of it: what is optimized has other shapes.
     total = sum(count for _, count in kernels(file, sample, ort.GraphOptimizationLevel.ORT_DISABLE_ALL))
     found = kernels(file, sample, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    return sum(count for kind, count in found if kind in INTEGERS) / total if total else None
+    return sum(count for kind, count in found if kind in INTEGERS or kind == INTEGER_BLOCKS) / total if total else None
 
 
 def kernels(file: Path, sample: dict[str, np.ndarray], level: ort.GraphOptimizationLevel) -> list[tuple[str, float]]:
@@ -42,11 +44,13 @@ def kernels(file: Path, sample: dict[str, np.ndarray], level: ort.GraphOptimizat
         options.log_severity_level = 4
         options.graph_optimization_level = level
         options.enable_profiling = True
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         options.profile_file_prefix = str(Path(folder) / "profile")
         options.add_session_config_entry("session.disable_prepacking", "1")  # else weights go, and their shapes with them
         session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         session.run(None, sample)
         events = json.loads(Path(session.end_profiling()).read_text())
+        blocks = blocks_of(onnx.load(options.optimized_model_filepath))
     found = []
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
@@ -54,8 +58,19 @@ def kernels(file: Path, sample: dict[str, np.ndarray], level: ort.GraphOptimizat
                 [list(next(iter(shape.values()))) for shape in event["args"].get(f"{side}_type_shape", [])]
                 for side in ("input", "output")
             ]
-            found.append((event["args"]["op_name"], multiplications(event["args"]["op_name"], *shapes)))
+            kind, block = event["args"]["op_name"], blocks.get(event["name"].removesuffix("_kernel_time"))
+            if kind == "MatMulNBits" and block is not None:
+                on_integers = block.get("accuracy_level") == INTEGER_LEVEL
+                count = float(np.prod(shapes[1][0]) * block["K"])
+                found.append((INTEGER_BLOCKS if on_integers else kind, count))
+            else:
+                found.append((kind, multiplications(kind, *shapes)))
     return [(kind, count) for kind, count in found if count]
+
+
+def blocks_of(model: onnx.ModelProto) -> dict[str, dict[str, int]]:
+    """Attributes of products with weights in blocks, by name."""
+    return {node.name: {a.name: a.i for a in node.attribute} for node in model.graph.node if node.op_type == "MatMulNBits"}
 
 
 def multiplications(kind: str, inputs: list[list[int]], outputs: list[list[int]]) -> float:

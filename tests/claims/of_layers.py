@@ -208,6 +208,24 @@ def perceptron_of_matmul(bias_scale: float) -> Case:
     return case(b, [1, 6, 32], [x])
 
 
+def biased(rank: int, opset: int, norm: str = "") -> Case:
+    """A block of a transformer with static shapes: products with biases, some between integers, some beside floats."""
+    b = Graph(7)
+    x = b.product("x", 32, 32, bias=True)
+    if norm:
+        x = b.add(norm, x, b.weight("scale", 32, shift=1))
+    y = b.product(b.relu(b.product(x, 32, 48, bias=True)), 48, 32, bias=True)
+    return case(b, [*[1] * (rank - 2), 6, 32], [b.product(b.add("Sin", b.add("Add", x, y)), 32, 8, bias=True)], opset)
+
+
+def moved(opset: int) -> Case:
+    """Integers that go through operators which only move values, and then into floats."""
+    b = Graph(7)
+    x = b.product(b.add("Transpose", b.product("x", 32, 32), perm=[1, 0, 2]), 32, 32)
+    x = b.add("Sin", b.add("Slice", b.add("Reshape", x, b.ints(2, 3, 32)), b.ints(0), b.ints(24), b.ints(2)))
+    return case(b, [1, 6, 32], [b.add("Unsqueeze", b.product(x, 24, 8), b.ints(0))], opset)
+
+
 def softmax_at_the_end() -> Case:
     b = Graph(8)
     x = b.relu(b.product("x", 32, 64, bias=True))
@@ -334,6 +352,9 @@ GRAPHS: dict[str, Callable[[], Case]] = {
         f"{len(s)} axes and a bias of {b}": P(summed, s, b)
         for s, b in (([6, 32], (1, 24)), ([6, 32], (6, 1)), ([1, 6, 32], (1, 1, 24)), ([1, 6, 32], (6, 24)), ([6, 32], (1,)))
     },
+    **{f"biases of {rank} axes, opset {opset}": P(biased, rank, opset) for rank, opset in ((3, 17), (4, 21), (3, 24))},
+    "root mean square": P(biased, 3, 23, "RMSNormalization"),
+    **{f"moved integers, opset {opset}": P(moved, opset) for opset in (20, 22)},
     "mean and variance": lambda: on_images(lambda b, x: b.add("MeanVarianceNormalization", x, axes=[0, 2, 3])),
     "softmax at the end": softmax_at_the_end,
     "einsum": einsum,

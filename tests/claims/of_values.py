@@ -52,6 +52,18 @@ def behind(op: str) -> Case:
     return case(b, [1, 6, 32], [b.product(y, 32, 16, bias=True)])
 
 
+def computed(op: str) -> Case:
+    """A weight that is computed of what it multiplies, as dynamic convolutions have it."""
+    b = Graph(22)
+    is_conv = op.startswith("Conv")
+    shape = (8, 8, 3, 3) if is_conv else (8, 8)
+    more = {"pads": [1] * 4} if is_conv else {}
+    x = b.relu(b.add(op, "x", b.fan(*shape), **more))
+    scale = b.add("Sigmoid", b.add("ReduceMean", x, keepdims=0))
+    x = b.add(op, x, b.add("Mul", b.fan(*shape), scale), **more)
+    return case(b, [1, 8, 8, 8] if is_conv else [6, 8], [b.add(op, b.add("Sin", b.relu(x)), b.fan(*shape), **more)])
+
+
 def in_body(kind: str) -> Case:
     return Case(bodies.MODELS[kind](), bodies.samples(kind, 6))
 
@@ -175,6 +187,7 @@ GRAPHS: dict[str, Callable[[], Case]] = {
     "MatMul and Transpose": P(shared, "MatMul", "Transpose"),
     "Conv and ConvTranspose": autoencoder_of_images,
     **{f"weight behind {op}": P(behind, op) for op in ("Identity", "Cast", "Reshape", "Transpose", "Mul", "Constant")},
+    **{f"computed weight of {op}": P(computed, op) for op in ("Conv", "ConvTranspose", "Gemm", "MatMul")},
     **{f"body of {kind}": P(in_body, kind) for kind in ("If", "nested", "Loop", "Scan", "several")},
     "weights outside of branches": weights_outside_of_branches,
     "boxes to 600": P(boxes_and_scores, 600.0),

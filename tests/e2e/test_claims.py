@@ -51,6 +51,14 @@ FOUND = [
     ("2 axes and a bias of (1, 24)", "int8 x int8"),
     ("2 axes and a bias of (6, 1)", "size"),
     ("3 axes and a bias of (1, 1, 24)", "int8 x int8"),
+    ("biases of 3 axes, opset 17", "size"),
+    ("biases of 4 axes, opset 21", "int8 x int8"),
+    ("biases of 3 axes, opset 24", "for tensorrt"),
+    ("root mean square", "for xnnpack"),
+    ("moved integers, opset 22", "products alone"),
+    ("computed weight of Conv", "size"),
+    ("computed weight of Gemm", "int8 x int8"),
+    ("computed weight of MatMul", "int8 x int8"),
 ]
 #: Forms take turns over the graphs, so that each comes about once.
 STEP = 7

@@ -176,3 +176,22 @@ def test_weights_belong_to_the_layer_that_reads_them(tmp_path: Path) -> None:
     assert min(by_type["Conv"]) > 0
     of_pairs = [p for p in by_type["DequantizeLinear"] if p > 2]  # of an activation: a scale and a zero point
     assert not of_pairs
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize("opset", [17, 21])
+def test_products_of_three_axes_with_biases_stay_integers(tmp_path: Path, opset: int, kind: str) -> None:
+    """ONNX Runtime would make a Gemm of two axes of each, in float where no QuantizeLinear reads it."""
+    b = graphs.Builder(4)
+    x = "x"
+    for i in range(3):
+        y = b.add("Add", b.add("MatMul", x, b.weight(f"w{i}", 64, 64)), b.weight(f"b{i}", 64))
+        x = b.add("Sin", y)
+    onnx.save(b.model({"x": (TensorProto.FLOAT, [1, 9, 64])}, [x], opset), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "d", [{"x": np.float32(RNG.normal(size=(1, 9, 64)))} for _ in range(4)])
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--no-bench", "--json"]
+    done = support.detent(*command, "--activation-type", kind, "--optimize-for", "size")
+    assert done.returncode == 0, done.stderr
+    types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
+    assert types.count("MatMulIntegerToFloat") == 3 and "Gemm" not in types and "MatMul" not in types
+    assert json.loads(done.stdout)["accuracy"]["integer_macs"] == 1

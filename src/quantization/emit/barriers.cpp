@@ -206,6 +206,36 @@ std::optional<std::size_t> sum_of_float8(const onnx::Model& model, const graph::
   return std::nullopt;
 }
 
+// Whether a DequantizeLinear of which a new pair would be made has one zero point of int8.
+bool is_dequantized_int8(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || !node_at(model, producer).is("DequantizeLinear")) return false;
+  const auto* zero_point = constant(model, index, node_at(model, producer), 2);
+  return zero_point != nullptr && zero_point->type == onnx::DataType::int8 && zero_point->count() == 1;
+}
+
+// Whether integers would be carried over the node, since not only a QuantizeLinear reads what it moves.
+bool carries_int8(const onnx::Model& model, const graph::Index& index, const Node& node) {
+  if (!is_carrier(node) || !is_dequantized_int8(model, index, node.inputs()[0])) return false;
+  const auto readers = index.consumers(node.outputs()[0]);
+  return index.is_output(node.outputs()[0]) || std::any_of(readers.begin(), readers.end(), [&](int n) {
+           return node_at(model, n).op_type() != "QuantizeLinear";
+         });
+}
+
+// The input of an Add that comes from a MatMul of int8 that would become a Gemm between Reshapes.
+std::optional<std::size_t> reshaped_sum(const onnx::Model& model, const graph::Index& index,
+                                        const graph::ValueTypes& types, const Node& node) {
+  for (std::size_t i = 0; node.is("Add") && i < 2; ++i) {
+    const int product = index.producer(node.inputs()[i]);
+    if (product == graph::kNone || !node_at(model, product).is("MatMul")) continue;
+    if (graph::rank_of(types, node.inputs()[i]) == 2 || index.consumers(node.inputs()[i]).size() != 1) continue;
+    if (graph::rank_of(types, node.inputs()[1 - i]).value_or(1) != 1) continue;
+    if (is_dequantized_int8(model, index, node_at(model, product).inputs()[0])) return i;
+  }
+  return std::nullopt;
+}
+
 // Each QuantizeLinear that is to read through a barrier.
 std::set<int> need_barriers(const onnx::Model& model, const graph::Index& index) {
   std::set<int> quantizers;
@@ -268,9 +298,11 @@ void add_barriers(Emitted& emitted) {
   insert_before(std::move(before), emitted);
 }
 
-void add_barriers_for_loading(Emitted& emitted) {
+void add_barriers_for_loading(Emitted& emitted, const graph::ValueTypes& types) {
+  constexpr std::int64_t kOpsetWithTypes = 21;  // the first in which a QuantizeLinear says its type
   const auto& quantized = emitted.model;
   graph::Index index(quantized);
+  const bool says_types = quantized.opset() >= kOpsetWithTypes;
   std::multimap<int, Node> before;
   const auto put_before = [&](int reader, const std::string& value) {
     Node barrier("Max", index.fresh_name(value + "_Barrier"), {value}, {index.fresh_name(value + "_apart")});
@@ -281,6 +313,9 @@ void add_barriers_for_loading(Emitted& emitted) {
     const auto& node = quantized.graph.nodes[n];
     if (has_narrow_weights_in_body(quantized, index, node))
       put_before(static_cast<int>(n), node.inputs()[graph::kWeightInput]);
+    if (says_types && carries_int8(quantized, index, node)) put_before(static_cast<int>(n), node.inputs()[0]);
+    if (const auto sum = says_types ? reshaped_sum(quantized, index, types, node) : std::nullopt)
+      put_before(static_cast<int>(n), node.inputs()[*sum]);
     if (!is_float_kernel(node)) continue;
     for (const int reader : index.consumers(node.outputs()[0])) {
       if (node_at(quantized, reader).op_type() == "QuantizeLinear") put_before(reader, node.outputs()[0]);

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "graph/values.h"
 #include "onnx/model.h"
 #include "quantization/emit/emitted.h"
 
@@ -19,9 +20,11 @@ void add_barriers(Emitted& emitted);
 /// The same where ONNX Runtime would not load the model:
 /// - behind is_float_kernel() (quantization/rules.h), for which it would take integer kernels;
 /// - behind weights of 2 or 4 bits in a body, which it would merge with their product, and looks for among the body's
-/// own
-///   tensors.
-void add_barriers_for_loading(Emitted& emitted);
+///   own tensors;
+/// - from opset 21 on, where int8 would be carried over what moves values (QDQPropagation; seen with 1.31 and 1.32): it
+///   says int8 of the new pair, makes uint8 of it, and refuses what it made. The same for a MatMul of other than two
+///   axes and the Add of a vector, of which it makes a Gemm between Reshapes.
+void add_barriers_for_loading(Emitted& emitted, const graph::ValueTypes& types);
 
 /// The same between a DequantizeLinear and what only moves its values to where a body reads them. That optimizer would
 /// put a pair before the body, and makes the runtime die while it loads the model.

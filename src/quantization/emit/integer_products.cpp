@@ -38,7 +38,21 @@ bool is_read_in_float(const onnx::Model& model, const graph::Index& index, const
   });
 }
 
-// What an Add reads of products that it makes a Gemm with: of two matrices, for this reader alone.
+bool is_bias(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const auto* maker = producer_of(model, index, value);
+  if (maker == nullptr) return index.initializer(value) != graph::kNone;
+  return maker->is("DequantizeLinear") && index.initializer(maker->inputs()[0]) != graph::kNone;
+}
+
+// Of two matrices, for which it has a kernel where what is added is a bias, or of more axes, with Reshapes: that has
+// one only where a QuantizeLinear reads the sum, and not a faster one.
+bool makes_gemm(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                const std::string& product, const std::string& added) {
+  if (graph::rank_of(types, product) == 2) return !is_bias(model, index, added);
+  return graph::static_shape(types, product) && graph::rank_of(types, added) == 1;
+}
+
+// What an Add reads of products that it makes a Gemm with, for this reader alone.
 std::set<std::string> fused_inputs(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                                    const Node& add) {
   std::set<std::string> fused;
@@ -46,12 +60,9 @@ std::set<std::string> fused_inputs(const onnx::Model& model, const graph::Index&
   for (std::size_t i = 0; i < 2; ++i) {
     const auto& value = add.inputs()[i];
     const auto* maker = producer_of(model, index, value);
-    const auto* other = producer_of(model, index, add.inputs()[1 - i]);
-    const bool is_bias = other == nullptr
-                             ? index.initializer(add.inputs()[1 - i]) != graph::kNone
-                             : other->is("DequantizeLinear") && index.initializer(other->inputs()[0]) != graph::kNone;
-    if (!is_bias && maker != nullptr && maker->is("MatMul") && multiplies_integers(model, index, *maker) &&
-        index.consumers(value).size() == 1 && !index.is_output(value) && graph::rank_of(types, value) == 2)
+    if (maker != nullptr && maker->is("MatMul") && multiplies_integers(model, index, *maker) &&
+        index.consumers(value).size() == 1 && !index.is_output(value) &&
+        makes_gemm(model, index, types, value, add.inputs()[1 - i]))
       fused.insert(value);
   }
   return fused;

@@ -330,7 +330,7 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
   auto emitted = QdqEmitter(std::move(model), assignment, config).run();
   add_barriers_before_bodies(emitted);
   add_barriers_before_floats(emitted);
-  add_barriers_for_loading(emitted);
+  add_barriers_for_loading(emitted, types);
   if (config::makes_barriers(config)) {
     add_barriers(emitted);
     keep_integer_products(emitted, types);
