@@ -97,6 +97,7 @@ std::string command_of(const SearchOptions& options, const SearchPoint& point) {
   }
   if (options.max_samples > 0) line += fmt::format(" --samples {}", options.max_samples);
   if (options.batch_size > 0) line += fmt::format(" --batch-size {}", options.batch_size);
+  for (const auto& value : options.input_values) line += " --input " + run::quoted(value);
   if (options.threads > 0) line += fmt::format(" --threads {}", options.threads);
   const bool alone = point.node_formats.empty();
   if (options.kernel_table && alone) line += " --set kernel-table=" + run::quoted(options.kernel_table->string());
