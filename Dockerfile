@@ -10,8 +10,8 @@ RUN make wheel
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /source/dist/ /tmp/dist/
-RUN pip install --no-cache-dir "$(ls /tmp/dist/detent-*.whl)[images,text]" && rm -r /tmp/dist && useradd --create-home detent
-USER detent
+RUN pip install --no-cache-dir "$(ls /tmp/dist/detent-*.whl)[images,text]" && rm -r /tmp/dist && useradd --create-home --uid 1000 detent
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["detent"]
 CMD ["--help"]

@@ -18,6 +18,9 @@ if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium
 RUNTIMES=(1.21.1 1.24.1 1.28.0 1.32.0)
 # And into build/deps/language what language models are tested with.
 LANGUAGE_PACKAGES=(tokenizers==0.23.3 onnxruntime-genai==0.18.0)
+# And into build/deps/hub the package that reads the Hugging Face hub, with what it needs.
+HUB_PACKAGES=(huggingface_hub==2.4.0 httpx2==2.16.2 httpcore2==2.16.2 h11==0.16.0 anyio==4.16.0 idna==3.20 filelock==4.3.1
+  fsspec==2026.9.0 tqdm==4.70.1 PyYAML==6.0.4 click==8.5.1 truststore==0.10.5)
 # `scripts/setup.sh docs` also fetches what the site of the documentation is built with, into build/deps/docs; `runtimes` does too.
 # `scripts/setup.sh cuda` also fetches a CUDA toolkit into build/deps/cuda, where none is installed: what the plugin for GPUs
 # is built with and runs on, 0.9 GB to fetch and 1.3 GB on disk. These versions go together.
@@ -147,6 +150,16 @@ language_packages() {
   mv "$target.new" "$target"
 }
 
+hub_packages() {
+  local target=build/deps/hub
+  [ ! -d "$target" ] || return 0
+  say "fetching huggingface_hub"
+  rm -rf "$target.new"
+  build/venv/bin/python -m pip install -q --no-deps --no-cache-dir --disable-pip-version-check --target "$target.new" \
+    "${HUB_PACKAGES[@]}" || fail "pip could not fetch ${HUB_PACKAGES[*]}: is the package index within reach?"
+  mv "$target.new" "$target"
+}
+
 documentation_packages() {
   local target=build/deps/docs
   ! cmp -s scripts/requirements-docs.txt "$target/requirements.txt" || return 0
@@ -161,7 +174,7 @@ documentation_packages() {
 extras() {
   [ "$only" != docs ] || documentation_packages
   [ "$only" != cuda ] || cuda_toolkit
-  [ "$only" != runtimes ] || { other_runtimes; language_packages; documentation_packages; }
+  [ "$only" != runtimes ] || { other_runtimes; language_packages; hub_packages; documentation_packages; }
 }
 
 if [ -n "${ready:-}" ]; then

@@ -25,6 +25,8 @@ struct BenchOptions {
   SampleStream* samples = nullptr;
   std::size_t max_samples = 0;  // 0: the first 16
   std::int64_t batch_size = 0;
+  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
+  std::vector<std::string> input_values;
   /// Shapes of made-up inputs, by input name. Without them free dimensions become 1 (the first axis), 3 (channels of
   /// pictures), 224 (their height and width) or 128.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;

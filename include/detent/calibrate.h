@@ -35,8 +35,10 @@ struct CalibrateOptions {
   bool allow_nonfinite = false;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
-  int threads = 0;              // of the runtime; 0: one per core
-  int workers = 1;              // samples run at a time
+  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
+  std::vector<std::string> input_values;
+  int threads = 0;  // of the runtime; 0: one per core
+  int workers = 1;  // samples run at a time
   /// The model runs on the first of these devices, or on the CPU.
   DeviceConfig device;
   std::optional<std::filesystem::path> profile;

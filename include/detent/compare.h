@@ -24,6 +24,8 @@ struct CompareOptions {
   SampleStream* samples = nullptr;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;
+  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
+  std::vector<std::string> input_values;
   int threads = 0;
   /// Where the float model runs, and for inner values the quantized one; as deployed that runs on the CPU.
   DeviceConfig device = {};

@@ -68,8 +68,10 @@ struct QuantizeOptions {
   bool allow_nonfinite = false;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
-  int threads = 0;              // of the runtime; 0: one per core
-  int workers = 1;              // samples run at a time
+  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
+  std::vector<std::string> input_values;
+  int threads = 0;  // of the runtime; 0: one per core
+  int workers = 1;  // samples run at a time
   /// Tensors of at least this many bytes go to a file beside the output; unset: only if the model would exceed 2 GiB.
   std::optional<std::uint64_t> external_data_threshold;
   /// The name of that file is the output's and this; empty: `OUTPUT.<16 hex digits>.data` by its contents, so that a

@@ -48,7 +48,9 @@ struct SearchOptions {
   std::optional<double> requests;
   std::size_t max_samples = 0;  // 0: all
   std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
-  int threads = 0;              // of the runtime; 0: one per core
+  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
+  std::vector<std::string> input_values;
+  int threads = 0;  // of the runtime; 0: one per core
   std::optional<std::filesystem::path> runtime;
   /// At the end of time_limit the best of what is measured by then is given.
   Resources resources;

@@ -41,6 +41,8 @@ struct VerifyOptions {
   SampleStream* samples = nullptr;
   std::size_t max_samples = 0;  // 0: the first 16
   std::int64_t batch_size = 0;
+  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
+  std::vector<std::string> input_values;
   int threads = 0;
   /// As QuantConfig::target. Of the targets that ONNX Runtime has a provider for, the runtime must have it.
   std::string target = "ort-cpu";

@@ -72,7 +72,7 @@ template <class Options>
 std::unique_ptr<SampleStream> samples_of(Host& host, nb::handle given, const Options& options) {
   Resources resources;
   if constexpr (requires { options.resources.memory_budget; }) resources = options.resources;
-  return open_stream(host, given, model_of(options), options.max_samples, resources);
+  return open_stream(host, given, model_of(options), options.max_samples, resources, run::with_inputs_of({}, options));
 }
 
 // One call of the library with the caller's samples and progress.

@@ -44,16 +44,17 @@ void PythonStream::rewind() {
 }
 
 std::unique_ptr<SampleStream> open_stream(Host& host, nb::handle source, const std::filesystem::path& model,
-                                          std::size_t samples, const Resources& resources) {
+                                          std::size_t samples, const Resources& resources,
+                                          run::PictureFolder pictures) {
   if (source.is_none()) return nullptr;
   if (!nb::isinstance<nb::dict>(source)) return std::make_unique<PythonStream>(host, source);
-  const auto pictures = nb::cast<nb::dict>(source);
-  const auto preset = nb::cast<std::string>(pictures["preset"]);
+  const auto given = nb::cast<nb::dict>(source);
+  const auto preset = nb::cast<std::string>(given["preset"]);
   const auto names = config::enum_names<data::ImagePreset>();
-  return run::open_pictures({nb::cast<std::filesystem::path>(pictures["folder"]),
-                             static_cast<data::ImagePreset>(config::value_of(names, preset, "preset")),
-                             nb::cast<std::size_t>(pictures["size"])},
-                            model, samples, resources);
+  pictures.folder = nb::cast<std::filesystem::path>(given["folder"]);
+  pictures.preset = static_cast<data::ImagePreset>(config::value_of(names, preset, "preset"));
+  pictures.size = nb::cast<std::size_t>(given["size"]);
+  return run::open_pictures(pictures, model, samples, resources);
 }
 
 }  // namespace detent::python

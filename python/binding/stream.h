@@ -9,6 +9,7 @@
 #include "detent/resources.h"
 #include "detent/samples.h"
 #include "host.h"
+#include "run/pictures.h"
 
 namespace detent::python {
 
@@ -34,6 +35,6 @@ class PythonStream final : public SampleStream {
 /// The stream that a call reads from what Python gave as its samples: an object as above, or a dict {"folder",
 /// "preset", "size"} of pictures for the one input of `model`. Null for None. Throws Error, of files.
 std::unique_ptr<SampleStream> open_stream(Host& host, nanobind::handle source, const std::filesystem::path& model,
-                                          std::size_t samples, const Resources& resources);
+                                          std::size_t samples, const Resources& resources, run::PictureFolder pictures);
 
 }  // namespace detent::python

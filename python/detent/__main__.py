@@ -44,8 +44,29 @@ def _run_with_text(binary: pathlib.Path) -> int:
         return _EXIT_CODES.get(error.kind, 1)
 
 
+def _with_local_paths(words: list[str]) -> list[str]:
+    """What stands on the Hugging Face hub, as an argument or the value of an option, lies in its cache then."""
+    from . import _hub
+    from .errors import Error
+
+    def local(word: str) -> str:
+        option, joined, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        return option + joined + _hub.local(value)
+
+    try:
+        return [local(word) for word in words]
+    except Error as error:
+        print(f"detent: error: {_printable(str(error))}", file=sys.stderr)
+        sys.exit(_EXIT_CODES.get(error.kind, 1))
+    except KeyboardInterrupt:
+        print("detent: error: interrupted", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+
+
 def main() -> None:
     binary = pathlib.Path(__file__).with_name("detent")
+    if any("hf://" in word for word in sys.argv[1:]):
+        sys.argv[1:] = _with_local_paths(sys.argv[1:])
     runtime = _runtime.library()
     if runtime is not None:
         os.environ["DETENT_ONNXRUNTIME"] = runtime

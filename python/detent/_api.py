@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from . import _core, _models, _progress, _runtime
+from . import _core, _hub, _models, _progress, _runtime
 from ._bench import BenchResult
 from ._check import CheckResult
 from ._config import Config, Path, Resources, Size, make
@@ -56,7 +56,7 @@ class _Run:
     def call(self, native: _Native, data: Data | None, progress: Progress, *more: object) -> dict[str, Any]:
         samples: object = None
         if isinstance(data, str | os.PathLike):
-            self.options["calibration_data"] = data
+            self.options["calibration_data"] = _hub.local(data) if isinstance(data, str) else data
         elif isinstance(data, Pictures):
             samples = data._asdict()
         elif data is not None:
@@ -265,6 +265,7 @@ def compare(
     *,
     max_samples: int = 0,
     batch_size: int = 0,
+    input_values: Sequence[str] = (),
     threads: int = 0,
     device: str = "cpu",
     outputs_only: bool = False,
@@ -278,6 +279,7 @@ def compare(
         run.give_model("float_model", float_model)
         run.give_model("quantized_model", quantized_model)
         run.give(max_samples=max_samples, batch_size=batch_size, threads=threads, outputs_only=outputs_only)
+        run.give(input_values=list(input_values))
         run.give(round_floats=round_floats, device={"cuda": list(_core.parse_devices(device))})
         return Comparison.of(run.call(_core.compare, data, progress))
 
@@ -292,6 +294,7 @@ def verify(
     consumer: Consumer | None = None,
     max_samples: int = 0,
     batch_size: int = 0,
+    input_values: Sequence[str] = (),
     threads: int = 0,
     bench: bool = True,
     runtime: Path | None = None,
@@ -309,7 +312,7 @@ def verify(
     with _run("verify", None, runtime) as run:
         run.give_model("float_model", float_model)
         run.give_model("quantized_model", quantized_model)
-        run.give(target=target, provider=provider, max_samples=max_samples, batch_size=batch_size)
+        run.give(target=target, provider=provider, max_samples=max_samples, batch_size=batch_size, input_values=list(input_values))
         if consumer is not None and not (hasattr(consumer, "name") and callable(getattr(consumer, "load", None))):
             raise TypeError(f"consumer has a name and a method load, which {type(consumer).__name__} has not")
         if consumer is None and provider is None:
@@ -336,6 +339,7 @@ def bench(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     max_samples: int = 0,
     batch_size: int = 0,
+    input_values: Sequence[str] = (),
     threads: int = 0,
     runs: int = 0,
     seconds: float = 2,
@@ -353,7 +357,7 @@ def bench(
     with _run("bench", None, runtime) as run:
         paths = [_models.path_of(model, run.folder, f"model{number}.onnx") for number, model in enumerate(models, 1)]
         run.give(models=paths, max_samples=max_samples, batch_size=batch_size, threads=threads, runs=runs, seconds=seconds)
-        run.give(by_operator=by_operator, memory=memory)
+        run.give(by_operator=by_operator, memory=memory, input_values=list(input_values))
         program = os.path.join(os.path.dirname(__file__), "detent")
         if os.path.exists(program):
             run.give(program=program)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
+from . import _hub
 from .errors import BadInput, ResourceError, UsageError
 
 
@@ -43,7 +44,8 @@ def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[str]:
 def path_of(model: Model, inside: str, name: str) -> str:
     """The path of the model; bytes and protobufs are written into the folder first."""
     if isinstance(model, str | os.PathLike):
-        return os.fspath(model)
+        path = os.fspath(model)
+        return _hub.local(path) if isinstance(path, str) else path
     if isinstance(model, bytes | bytearray | memoryview):
         content: bytes | bytearray | memoryview = model
     elif isinstance(model, ModelProto):

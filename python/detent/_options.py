@@ -357,6 +357,7 @@ class Config(Options):
         input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
         max_samples: use at most this many samples (default: all; of bench and verify, 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
+        input_values: inputs that are one number in every sample and that the data do not hold, such as the rate of sound
         allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
         method: calibration method, by class or by name
         accuracy: what is measured of accuracy, and what for
@@ -414,6 +415,7 @@ class Config(Options):
     input_shapes: Mapping[str, Sequence[int]] | None = None
     max_samples: int | None = None
     batch_size: int | None = None
+    input_values: Sequence[str] | None = None
     allow_nonfinite: bool | None = None
     method: _config.Method | _config.MethodName | None = None
     accuracy: _config.Accuracy | None = None

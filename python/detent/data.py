@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from . import _hub
 from ._samples import Pictures
 from .errors import BadInput, UsageError
 
@@ -61,6 +62,10 @@ class Images:
         if self._layout == "nchw":
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels[None])
+
+
+def _local(path: str | os.PathLike[str]) -> pathlib.Path:
+    return pathlib.Path(_hub.local(os.fspath(path)))
 
 
 def _images_in(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -125,7 +130,7 @@ def images(
         raise UsageError(f"layout: '{layout}' is not one of its values", "choose from: nchw, nhwc")
     if channels not in ("RGB", "BGR", "L"):
         raise UsageError(f"channels: '{channels}' is not one of its values", "choose from: RGB, BGR, L")
-    paths = _images_in(pathlib.Path(folder)) if isinstance(folder, str | os.PathLike) else [pathlib.Path(p) for p in folder]
+    paths = _images_in(_local(folder)) if isinstance(folder, str | os.PathLike) else [pathlib.Path(p) for p in folder]
 
     def per_channel(value: Any, what: str) -> NDArray[np.float32]:
         try:
@@ -149,7 +154,7 @@ def _pictures(folder: Any, size: Any, preset: str, has_more: bool) -> Pictures:
         raise UsageError("mean, std, layout, channels and name do not go with preset, which says them", "leave them out")
     if not isinstance(size, int) or size < 0:
         raise UsageError(f"size: {size!r} is not a number of pixels", "leave it out, or give one number")
-    return Pictures(os.fspath(folder), preset, size)
+    return Pictures(str(_local(folder)), preset, size)
 
 
 class Columns:
@@ -230,7 +235,7 @@ def text(
     own = length - len(start)
     if own < 1:
         raise UsageError(f"length: {length} leaves no room for text", "give at least 2")
-    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    paths = [_local(files)] if isinstance(files, str | os.PathLike) else list(files)
     contents = (_content(pathlib.Path(file)) for file in paths)
     ids = np.concatenate([np.empty(0, np.int64), *(tokenizer.ids_of(content, special=False) for content in contents)])
     starts = np.arange(0, len(ids) - own + 1, own)
@@ -286,7 +291,7 @@ def lines(
 
     tokenizer = _tokenizer(model, "lines")
     tokenizer.truncate(length)
-    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    paths = [_local(files)] if isinstance(files, str | os.PathLike) else list(files)
     texts = [line for file in paths for line in _content(pathlib.Path(file)).splitlines() if line.strip()]
     if not texts:
         raise BadInput("the text has no line that is not empty", "give one text in each line")
@@ -303,7 +308,7 @@ def _tokenizer(model: str | os.PathLike[str], caller: str) -> _Tokenizer:
         raise UsageError(f"detent.data.{caller} needs tokenizers", "pip install tokenizers")
     from tokenizers import Tokenizer
 
-    path = pathlib.Path(model)
+    path = _local(model)
     path = path / "tokenizer.json" if os.path.isdir(path) else path
     if not os.path.exists(path):
         raise BadInput(f"'{path}' does not exist", "give the folder of a model with its tokenizer")

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/printable.h"
 #include "cli/error_words.h"
+#include "cli/result_fields.h"
 #include "run/latency.h"
 #include "run/outcome.h"
 
@@ -60,28 +61,10 @@ std::string cell(const std::string& name) {
   return out;
 }
 
-const json& at(const json& from, const char* pointer) {
-  static const json kNone;
-  const json::json_pointer where(pointer);
-  return from.contains(where) ? from.at(where) : kNone;
-}
-
 const json::array_t& list_at(const json& from, const char* pointer) {
   static const json::array_t kNone;
-  const auto& value = at(from, pointer);
+  const auto& value = field(from, pointer);
   return value.is_array() ? value.get_ref<const json::array_t&>() : kNone;
-}
-
-std::string name_of(const json& r) {
-  const auto& output = at(r, "/output");
-  return output.is_string() ? std::filesystem::path(output.get<std::string>()).filename().string() : "?";
-}
-
-std::string answer(const json& r) {
-  const auto& text = at(r, "/outcome/answer");
-  if (text == "yes") return "ready to use";
-  if (text == "look") return "look first";
-  return text == "no" ? "not close enough" : "";
 }
 
 std::string decibels(const json& value) {
@@ -89,13 +72,13 @@ std::string decibels(const json& value) {
 }
 
 std::string sqnr(const json& r) {
-  const auto& value = at(r, "/accuracy/sqnr_db");
+  const auto& value = field(r, "/accuracy/sqnr_db");
   if (!value.is_number()) return "";
   return fmt::format("{}, error {:.1f} % of the signal", decibels(value), 100 * run::error_of(value.get<double>()));
 }
 
 std::string samples(const json& r) {
-  const auto& value = at(r, "/accuracy/samples");
+  const auto& value = field(r, "/accuracy/samples");
   return value.is_number_unsigned() ? fmt::format("{}", value.get<std::uint64_t>()) : "";
 }
 
@@ -103,40 +86,33 @@ std::string share(const json& value) {
   return value.is_number() ? fmt::format("{:.1f} %", 100 * value.get<double>()) : "";
 }
 
-bool is_doubtful(double waiting) {
-  Latency latency;
-  latency.waiting = waiting;
-  return latency.is_doubtful();
-}
-
 std::string latency(const json& r) {
-  const auto &before = at(r, "/latency/before/median_seconds"), &after = at(r, "/latency/after/median_seconds");
-  const auto &ratio = at(r, "/latency/after/ratio"), &threads = at(r, "/latency/threads");
+  const auto &before = field(r, "/latency/before/median_seconds"), &after = field(r, "/latency/after/median_seconds");
+  const auto &ratio = field(r, "/latency/after/ratio"), &threads = field(r, "/latency/threads");
   if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number_integer()) return "";
-  for (const char* share : {"/latency/before/waiting_share", "/latency/after/waiting_share"}) {
-    const auto& waiting = at(r, share);
-    if (waiting.is_number() && is_doubtful(waiting.get<double>())) return "not measured: the machine was busy";
-  }
+  if (!has_latency(r)) return "not measured: the machine was busy";
   return fmt::format("{:.4g} → {:.4g} ms ({}, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
                      run::speed_words(ratio.get<double>()), threads.get<std::uint64_t>(), threads == 1 ? "" : "s");
 }
 
 std::string size(const json& r) {
-  const auto &before = at(r, "/model_bytes_before"), &after = at(r, "/model_bytes_after");
+  const auto &before = field(r, "/model_bytes_before"), &after = field(r, "/model_bytes_after");
   if (!before.is_number_unsigned() || !after.is_number_unsigned()) return "";
   return fmt::format("{} → {}", format_size(before.get<std::uint64_t>()), format_size(after.get<std::uint64_t>()));
 }
 
 std::string nodes(const json& r) {
-  const auto &integers = at(r, "/nodes_quantized"), &floats = at(r, "/nodes_in_float");
+  const auto &integers = field(r, "/nodes_quantized"), &floats = field(r, "/nodes_in_float");
   if (!integers.is_number_unsigned() || !floats.is_number_unsigned()) return "";
   return fmt::format("{} in integers, {} in float", integers.get<std::uint64_t>(), floats.get<std::uint64_t>());
 }
 
 std::string memory(const json& r) {
-  const auto& peak = at(r, "/peak_memory_bytes");
+  const auto& peak = field(r, "/peak_memory_bytes");
   return peak.is_number_unsigned() ? format_size(peak.get<std::uint64_t>()) : "";
 }
+
+std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : ""; }
 
 struct Row {
   const char* name;
@@ -145,15 +121,18 @@ struct Row {
 
 std::string table(std::span<const json> results) {
   const std::vector<Row> rows{
-      {"outcome", answer},
+      {"outcome", answer_of},
       {"worst output, SQNR", sqnr},
-      {"score, of the float model's", [](const json& r) { return share(at(r, "/accuracy/score")); }},
+      {"score, of the float model's", [](const json& r) { return share(field(r, "/accuracy/score")); }},
       {"samples measured", samples},
       {"latency", latency},
       {"size", size},
       {"nodes", nodes},
-      {"multiplications in integers", [](const json& r) { return share(at(r, "/accuracy/integer_macs")); }},
+      {"multiplications in integers", [](const json& r) { return share(field(r, "/accuracy/integer_macs")); }},
       {"peak memory of the run", memory},
+      {"made", [](const json& r) { return text_of(field(r, "/made")); }},
+      {"options", options_of},
+      {"model and samples", sources_of},
   };
   std::string out = "| |", rule = "|---|";
   for (const auto& r : results) {
@@ -175,8 +154,8 @@ std::string table(std::span<const json> results) {
 }
 
 std::string rotation(const json& r) {
-  const auto &kept = at(r, "/rotated/kept"), &before = at(r, "/rotated/error_before"),
-             &after = at(r, "/rotated/error_after");
+  const auto &kept = field(r, "/rotated/kept"), &before = field(r, "/rotated/error_before"),
+             &after = field(r, "/rotated/error_after");
   if (!kept.is_boolean() || !before.is_number() || !after.is_number()) return "";
   return rotation_words(kept.get<bool>(), before.get<double>(), after.get<double>());
 }
@@ -184,7 +163,7 @@ std::string rotation(const json& r) {
 std::string comments(const json& r) {
   constexpr std::size_t kMost = 10;
   std::string out;
-  const auto& headline = at(r, "/outcome/headline");
+  const auto& headline = field(r, "/outcome/headline");
   if (headline.is_string()) out += fmt::format("\n**{}**: {}\n", cell(name_of(r)), cell(headline.get<std::string>()));
   std::vector<std::string> lines;
   for (const auto& reason : list_at(r, "/outcome/reasons")) {
@@ -193,7 +172,7 @@ std::string comments(const json& r) {
   if (auto text = rotation(r); !text.empty()) lines.push_back(cell(text));
   const auto& kept = list_at(r, "/kept");
   for (std::size_t i = 0; i < std::min(kept.size(), kMost); ++i) {
-    const auto &node = at(kept[i], "/node"), &why = at(kept[i], "/why");
+    const auto &node = field(kept[i], "/node"), &why = field(kept[i], "/why");
     if (node.is_string() && why.is_string())
       lines.push_back(fmt::format("{}: {}", cell(node.get<std::string>()), cell(why.get<std::string>())));
   }

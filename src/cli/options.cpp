@@ -171,6 +171,11 @@ std::vector<Given> Declared::given() const {
 
 void Declared::refuse_text(const std::vector<Given>& given) {
   for (const auto& entry : given) {
+    for (const auto& text : entry.texts) {
+      if (text.starts_with("hf://"))
+        throw usage_error(fmt::format("'{}' is on the Hugging Face hub, which this program does not reach", text),
+                          "run python3 -m detent (docs/python.md), or fetch it first");
+    }
     if (entry.option->name != "calibration-text") continue;
     throw usage_error("--calibration-text needs the model's tokenizer, which this program does not have",
                       "run python3 -m detent (docs/python.md), or give token ids by --calibration-data");

@@ -7,24 +7,25 @@
 
 #include "config/option.h"
 #include "detent/samples.h"
+#include "run/pictures.h"
 
 namespace detent::cli {
 
 /// The stream that --images asks for, for the one input of `model`; nullptr without. Throws usage where --images and
-/// `data` are both given, or for a model with several inputs.
-std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, const std::filesystem::path& model,
-                                            const std::optional<std::filesystem::path>& data, std::size_t samples,
+/// samples are both given, or for a model with several inputs.
+std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, run::PictureFolder pictures,
+                                            const std::filesystem::path& model, bool has_data, std::size_t samples,
                                             const Resources& resources);
 
 /// Has `options.samples` read them, where they are asked for. The stream must outlive the run.
 template <class Options>
 std::unique_ptr<SampleStream> take_pictures(const config::CommandLine& line, const std::filesystem::path& model,
                                             Options& options) {
-  std::optional<std::filesystem::path> data(options.calibration_data);
-  if (data && data->empty()) data.reset();
+  const std::optional<std::filesystem::path> data(options.calibration_data);
   Resources resources;
   if constexpr (requires { options.resources.memory_budget; }) resources = options.resources;
-  auto pictures = open_pictures(line, model, data, options.max_samples, resources);
+  auto pictures = open_pictures(line, run::with_inputs_of({}, options), model, data && !data->empty(),
+                                options.max_samples, resources);
   if (pictures != nullptr) options.samples = pictures.get();
   return pictures;
 }

@@ -1,9 +1,11 @@
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -34,8 +36,8 @@ void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes, b
   constexpr std::size_t kMost = 8;
   const auto shown = verbose ? nodes.size() : std::min(nodes.size(), kMost);
   for (const auto& n : std::span(nodes).first(shown)) {
-    print_text("{}: {}, {:.1f} % of the error and {:.1f} % of the multiplications\n", what, n.node, 100 * n.error_share,
-               100 * n.macs_share);
+    print_text("{}: {}, up to {:.1f} % of an output's error and {:.1f} % of the multiplications\n", what, n.node,
+               100 * n.error_share, 100 * n.macs_share);
   }
   if (shown < nodes.size()) print_text("{}: {} more (-v lists them)\n", what, nodes.size() - shown);
 }
@@ -268,6 +270,16 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
   print_text("{}\n", verdict(r));
 }
 
+// The command line with what a file of options says, which a report is to tell.
+std::vector<std::string> spelled_out(const std::vector<Given>& given) {
+  std::vector<std::string> words{"detent", "quantize"};
+  for (const auto& entry : given) {
+    if (entry.option->positional()) words.insert(words.end(), entry.texts.begin(), entry.texts.end());
+    if (!entry.option->positional() && entry.option->name != "config") words.push_back(as_word(entry));
+  }
+  return words;
+}
+
 void run(QuantizeOptions options, const config::CommandLine& line, const std::vector<Given>& given) {
   if (!line.model_fingerprint.empty()) check_model(options.model, line.model_fingerprint);
   std::optional<RunFile> run_file;
@@ -291,6 +303,8 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
     auto json = quantize_json(options, result);
     json["config"] = run_options(given);
     json["config"]["model-fingerprint"] = fingerprint_of(options.model);
+    json["made"] = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
+    json["detent"] = DETENT_VERSION;
     print_json(json);
   } else if (line.quiet) {
     return;
@@ -317,6 +331,7 @@ void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string
     config::CommandLine line;
     options.command = words;
     const auto given = declared->read(options, line);
+    if (line.options_file) options.command = spelled_out(given);
     options.stop = signals.token();
     run(std::move(options), line, given);
   });

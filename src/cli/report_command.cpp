@@ -2,16 +2,20 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/small_file.h"
 #include "cli/commands.h"
+#include "cli/comparison_page.h"
 #include "cli/markdown.h"
 #include "cli/output.h"
+#include "cli/result_fields.h"
 
 namespace detent::cli {
 namespace {
@@ -27,17 +31,32 @@ nlohmann::json read_result(const std::string& path) {
 }  // namespace
 
 void add_report(CLI::App& app) {
-  auto* command = app.add_subcommand("report", "Results of quantize side by side, as a table in Markdown");
-  const auto files = std::make_shared<std::vector<std::string>>();
-  command->add_option("RESULTS", *files, "what quantize --json printed, in files")
+  auto* command = app.add_subcommand("report", "Results of quantize side by side, as a table in Markdown or a page");
+  struct Asked {
+    std::vector<std::string> files;
+    std::string page;
+  };
+  const auto asked = std::make_shared<Asked>();
+  command->add_option("RESULTS", asked->files, "what quantize --json printed, in files")
       ->required()
       ->option_text(" ")
       ->group("Files");
-  command->footer("Example:\n  detent report int8.json int4.json");
-  command->callback([files] {
+  command
+      ->add_option("-o,--output", asked->page,
+                   "write an HTML page instead, with a picture of size, latency and accuracy")
+      ->option_text("FILE")
+      ->group("Files");
+  command->footer("Example:\n  detent report int8.json int4.json -o both.html");
+  command->callback([asked] {
     std::vector<nlohmann::json> results;
-    for (const auto& file : *files) results.push_back(read_result(file));
-    print_text("{}", markdown_table(results));
+    for (const auto& file : asked->files) results.push_back(read_result(file));
+    results = single_results(std::move(results));
+    if (asked->page.empty()) return print_text("{}", markdown_table(results));
+    AtomicFile page(asked->page);
+    const auto text = comparison_page(results);
+    page.write(std::as_bytes(std::span(text)));
+    page.commit();
+    print_text("picture: {}\n", asked->page);
   });
 }
 

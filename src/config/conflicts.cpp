@@ -22,7 +22,7 @@ constexpr unsigned kCalibrating = kQuantize | kPlan | kCalibrate;
 
 // Said of more than one kind of result.
 constexpr std::string_view kOtherPreset = "give another preset, or quantize --float 16, bf16 or 32, or --kv-cache";
-constexpr std::string_view kOtherForm = "leave out --weights-form, or give --weights-form qdq";
+constexpr std::string_view kOtherForm = "leave out --set weights-form, or give --set weights-form=qdq";
 
 bool always(Options) { return true; }
 
@@ -345,7 +345,7 @@ const Conflict kConflicts[] = {
      "give --set rotation=on or off"},
     {kBlocks, is_matmul_nbits, has_whole_channels,
      "MatMulNBits has scales for blocks of 16 to 256 weights, not for whole channels",
-     "give --block-size 256, or --weights-form qdq"},
+     "give --block-size 256, or --set weights-form=qdq"},
 
     // Accuracy. A plan tells of a run before there are samples.
     {kStatic | kBlocks, always, metric_and_score_differ, "--accuracy-metric command and --accuracy-command go together",

@@ -101,7 +101,7 @@ void check_family(const QuantizeOptions& options) {
 void check_searched(const QuantizeOptions& options) {
   constexpr std::string_view kMayBeSaid[] = {
       "weights_only.max_size", "accuracy.target", "accuracy.metric", "accuracy.command", "kernel_table",
-      "calibration_data",      "samples",         "max_samples",     "batch_size"};
+      "calibration_data",      "samples",         "max_samples",     "batch_size",       "input_values"};
   const auto limit = options.max_latency ? "--max-latency" : "--max-size without --weights-only";
   QuantizeOptions none;
   none.config = preset_config("balanced");

@@ -65,8 +65,10 @@ FileSet single_file(const fs::path& path, std::span<const InputSpec> inputs) {
                     "give a directory, or a file of one of these; folders of pictures go by --images");
   }
   if (extension != ".npz" && inputs.size() != 1) {
-    throw bad_input(fmt::format("{} holds one array, the model has {} inputs", quoted(path), inputs.size()),
-                    fmt::format("give a .npz with all of them; {}", describe_inputs(inputs)));
+    throw bad_input(
+        fmt::format("{} holds one array, the model has {} inputs", quoted(path), inputs.size()),
+        fmt::format("give inputs that are one number by --input NAME=NUMBER, or a .npz with all of them; {}",
+                    describe_inputs(inputs)));
   }
   const Layout layout = extension == ".npz" ? Layout::npz : extension == ".npy" ? Layout::npy : Layout::wav;
   return {layout, path.parent_path(), {path.filename().string()}};
@@ -214,9 +216,12 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
     return {Layout::test_sets, folder.parent_path(), {folder.filename().string()}};
   }
   if (inputs.size() != 1) {
-    throw bad_input(fmt::format("{} holds {} files for one input, the model has {}", quoted(root),
-                                wav.empty() ? ".npy" : ".wav", inputs.size()),
-                    fmt::format("use .npz files or one folder for each input; {}", describe_inputs(inputs)));
+    throw bad_input(
+        fmt::format("{} holds {} files for one input, the model has {}", quoted(root), wav.empty() ? ".npy" : ".wav",
+                    inputs.size()),
+        fmt::format("give inputs that are one number by --input NAME=NUMBER, or use .npz files or one folder "
+                    "for each input; {}",
+                    describe_inputs(inputs)));
   }
   if (!wav.empty()) return {Layout::wav, root, std::move(wav)};
   return {Layout::npy, root, std::move(npy)};

@@ -46,7 +46,7 @@ struct SoundShape {
   std::int64_t rows = 1;
   std::int64_t channels = 1;
   std::int64_t length = 0;         // frames of a row
-  std::vector<std::int64_t> dims;  // [N, L], [N, C, L], [N, L, C] or [L]
+  std::vector<std::int64_t> dims;  // [N, L], [N, C, L], [N, L, C], [L, C] or [L]
   bool channels_last = false;
 };
 
@@ -54,28 +54,31 @@ SoundShape shape_of_sound(const InputSpec& input, const Waveform& wave, const st
   const auto frames = static_cast<std::int64_t>(wave.frames());
   const auto given = static_cast<std::int64_t>(wave.channels);
   const auto shape = input.shape.value_or(std::vector<std::int64_t>{-1, -1});
-  const bool has_channels = shape.size() == 3;
   if (input.type != onnx::DataType::float32 || shape.empty() || shape.size() > 3)
-    throw bad_input(fmt::format("{}: the input '{}' is {}, which takes no sound", where, printable(input.name, 120),
-                                describe(input)),
-                    "sound is float32, [N, samples], [N, channels, samples] or [N, samples, channels]: save what the "
-                    "model reads as arrays");
+    throw bad_input(
+        fmt::format("{}: the input '{}' is {}, which takes no sound", where, printable(input.name, 120),
+                    describe(input)),
+        "sound is float32, [N, samples], [N, channels, samples], [N, samples, channels], [samples, channels] "
+        "or [samples]: save what the model reads as arrays");
   SoundShape sound;
   // A last axis as long as there are channels, beside one that is not: as Keras and TensorFlow have it.
-  sound.channels_last = has_channels && shape[2] == given && shape[1] != given;
-  const std::int64_t channels = has_channels ? shape[sound.channels_last ? 2 : 1] : 1;
+  const auto before = shape.size() < 2 ? 0 : shape[shape.size() - 2];
+  const bool without_rows = shape.size() == 1 || (shape.size() == 2 && shape[1] == given && before != 1);
+  const bool has_channels = shape.size() == (without_rows ? 2 : 3);
+  sound.channels_last = has_channels && shape.back() == given && before != given;
+  const std::int64_t channels = has_channels ? shape[shape.size() - (sound.channels_last ? 1 : 2)] : 1;
   sound.channels = has_channels && channels < 0 ? given : channels;
   if (sound.channels != given)
     throw bad_input(fmt::format("{}: has {}, the input '{}' takes {}", where, counted(wave.channels, "channel"),
                                 printable(input.name, 120), sound.channels),
                     "mix the channels before");
-  const std::int64_t fixed = shape[sound.channels_last ? 1 : shape.size() - 1];
-  sound.length = shape.size() > 1 && fixed > 0 ? fixed : frames;
-  sound.rows = shape.size() == 1 ? 1 : std::max<std::int64_t>(frames / sound.length, 1);
-  if (shape.size() == 1) sound.dims = {sound.length};
-  if (shape.size() == 2) sound.dims = {sound.rows, sound.length};
-  if (has_channels) sound.dims = {sound.rows, sound.channels, sound.length};
-  if (sound.channels_last) sound.dims = {sound.rows, sound.length, sound.channels};
+  const std::int64_t fixed = sound.channels_last ? before : shape.back();
+  sound.length = !without_rows && fixed > 0 ? fixed : frames;
+  sound.rows = without_rows ? 1 : std::max<std::int64_t>(frames / sound.length, 1);
+  if (!without_rows) sound.dims.push_back(sound.rows);
+  if (has_channels && !sound.channels_last) sound.dims.push_back(sound.channels);
+  sound.dims.push_back(sound.length);
+  if (sound.channels_last) sound.dims.push_back(sound.channels);
   return sound;
 }
 

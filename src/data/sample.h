@@ -65,6 +65,8 @@ struct SourceOptions {
   /// What the arrays of one .npz file may take in memory, in bytes: a compressed one may be a thousand times its size
   /// on the disk. 0: no limit.
   std::uint64_t file_memory = 0;
+  /// Inputs that are the same number in every sample, and that the data do not hold: "sr=16000".
+  std::vector<std::string> input_values = {};
 };
 
 /// Opens `path` as calibration data. Layouts (README of the format: docs/calibration-data.md):

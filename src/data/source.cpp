@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "data/batch.h"
 #include "data/decoder.h"
+#include "data/given_values.h"
 #include "data/layout.h"
 #include "data/load.h"
 #include "data/sample.h"
@@ -132,14 +133,18 @@ class BatchedSource final : public SampleSource {
 
 std::unique_ptr<SampleSource> open_samples(const std::filesystem::path& path, std::vector<InputSpec> inputs,
                                            const SourceOptions& options) {
-  auto units = std::make_unique<FileUnits>(path, inputs, options.file_memory);
-  return std::make_unique<BatchedSource>(std::move(units), std::move(inputs), options);
+  return with_given(std::move(inputs), options.input_values, [&](std::vector<InputSpec> held) {
+    auto units = std::make_unique<FileUnits>(path, held, options.file_memory);
+    return std::make_unique<BatchedSource>(std::move(units), std::move(held), options);
+  });
 }
 
 std::unique_ptr<SampleSource> open_samples(SampleStream& stream, std::vector<InputSpec> inputs,
                                            const SourceOptions& options) {
-  auto units = stream_units(stream, inputs);
-  return std::make_unique<BatchedSource>(std::move(units), std::move(inputs), options);
+  return with_given(std::move(inputs), options.input_values, [&](std::vector<InputSpec> held) {
+    auto units = stream_units(stream, held);
+    return std::make_unique<BatchedSource>(std::move(units), std::move(held), options);
+  });
 }
 
 }  // namespace detent::data

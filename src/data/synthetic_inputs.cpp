@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "data/buffer.h"
+#include "data/given_values.h"
 
 namespace detent::data {
 namespace {
@@ -74,11 +75,23 @@ void fill_with_values(std::span<std::byte> bytes, onnx::DataType type) {
 }  // namespace
 
 std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
-                                    const std::map<std::string, std::vector<std::int64_t>>& shapes) {
+                                    const std::map<std::string, std::vector<std::int64_t>>& shapes,
+                                    std::span<const std::string> values) {
+  const auto numbers = parse_given_values(values);
+  (void)without_given({inputs.begin(), inputs.end()}, numbers);
   std::vector<Array> arrays;
   for (const auto& input : inputs) {
     const auto given = shapes.find(input.name);
+    const auto* number = number_of(numbers, input.name);
+    if (number != nullptr && given == shapes.end()) {
+      arrays.push_back(array_of(input, *number, 1));
+      continue;
+    }
     auto shape = shape_of(input, given == shapes.end() ? nullptr : &given->second);
+    if (number != nullptr) {
+      arrays.push_back(array_of({input.name, input.type, std::move(shape)}, *number, 1));
+      continue;
+    }
     const std::string where = fmt::format("input '{}'", input.name);
     const Buffer buffer = allocate(size_of(input.type, shape, where), where);
     fill_with_values(buffer.bytes, input.type);

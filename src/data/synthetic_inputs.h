@@ -15,7 +15,9 @@ namespace detent::data {
 /// `shapes` says what is not declared, or differs. Other free dimensions become 1 (the first axis), 3 (the channels of
 /// a picture, if they are free as well), 224 (its height and width) or 128. Throws bad_input where a shape given does
 /// not fit the input, or the rank is unknown.
+/// `values` are those of --input.
 std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
-                                    const std::map<std::string, std::vector<std::int64_t>>& shapes);
+                                    const std::map<std::string, std::vector<std::int64_t>>& shapes,
+                                    std::span<const std::string> values = {});
 
 }  // namespace detent::data

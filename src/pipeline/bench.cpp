@@ -73,14 +73,15 @@ class Bench {
     result_.synthetic = !has_samples();
     for (auto& entry : entries_) {
       if (result_.synthetic) {
-        entry.samples.push_back(data::synthetic_inputs(entry.inputs, options_.input_shapes));
+        entry.samples.push_back(data::synthetic_inputs(entry.inputs, options_.input_shapes, options_.input_values));
       } else if (options_.samples != nullptr && &entry != &entries_.front()) {
         entry.samples = in_order_of(entry);
       } else {
         const auto source = run::open_samples(options_.calibration_data, options_.samples, entry.inputs,
                                               {.max_samples = options_.max_samples,
                                                .batch_size = options_.batch_size,
-                                               .file_memory = options_.limits.memory_budget.value_or(0)});
+                                               .file_memory = options_.limits.memory_budget.value_or(0),
+                                               .input_values = options_.input_values});
         entry.samples = run::first_samples(*source, options_.max_samples > 0 ? options_.max_samples : kMostSamples);
       }
       if (entry.samples.empty()) throw bad_input("there are no samples");
@@ -190,6 +191,7 @@ class Bench {
     std::string line = run::quoted(options_.program.string()) + " bench --json --no-memory --runs=1";
     if (options_.threads > 0) line += fmt::format(" --threads={}", options_.threads);
     if (options_.runtime) line += " --runtime=" + run::quoted(options_.runtime->string());
+    for (const auto& value : options_.input_values) line += " --input=" + run::quoted(value);
     if (!options_.calibration_data.empty()) {
       line += " --samples=1 --calibration-data=" + run::quoted(options_.calibration_data.string());
       if (options_.batch_size > 0) line += fmt::format(" --batch-size={}", options_.batch_size);

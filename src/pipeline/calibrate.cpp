@@ -115,9 +115,10 @@ class Calibration {
     append(result_.notes, prepared_.notes);
     placement_ = run::place(prepared_, options_.config);
     append(result_.notes, placement_.notes);
-    source_ = run::open_samples(options_.calibration_data, options_.samples, run::input_specs(prepared_.model),
-                                {options_.max_samples, options_.batch_size, static_cast<std::size_t>(ranks_.rank()),
-                                 static_cast<std::size_t>(ranks_.size()), run::memory_for_samples(options_.resources)});
+    source_ = run::open_samples(
+        options_.calibration_data, options_.samples, run::input_specs(prepared_.model),
+        {options_.max_samples, options_.batch_size, static_cast<std::size_t>(ranks_.rank()),
+         static_cast<std::size_t>(ranks_.size()), run::memory_for_samples(options_.resources), options_.input_values});
     if (!reports_) return;
     run::describe_layers(prepared_, placement_, *runtime_, *source_,
                          {placement_.to_observe().size(), options_.histograms, thread_count(options_.threads),

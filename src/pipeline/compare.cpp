@@ -300,7 +300,8 @@ std::unique_ptr<data::SampleSource> open_for(const CompareOptions& options,
   return run::open_samples(options.calibration_data, options.samples, inputs,
                            {.max_samples = options.max_samples,
                             .batch_size = options.batch_size,
-                            .file_memory = options.limits.memory_budget.value_or(0)});
+                            .file_memory = options.limits.memory_budget.value_or(0),
+                            .input_values = options.input_values});
 }
 
 exec::GuardOptions guard_of(const CompareOptions& options) {

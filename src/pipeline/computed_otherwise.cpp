@@ -50,6 +50,7 @@ ComputedOtherwise computed_otherwise(const QuantizeOptions& options, const onnx:
   check.samples = options.samples;
   check.max_samples = kSamples;
   check.batch_size = options.batch_size;
+  check.input_values = options.input_values;
   check.threads = options.threads;
   check.bench = false;
   check.runtime = options.runtime;

@@ -43,7 +43,8 @@ std::unique_ptr<data::SampleSource> open_first(const QuantizeOptions& options,
   return run::open_samples(options.calibration_data.value_or(""), options.samples, inputs,
                            {.max_samples = kCompared,
                             .batch_size = options.batch_size,
-                            .file_memory = run::memory_for_samples(options.resources)});
+                            .file_memory = run::memory_for_samples(options.resources),
+                            .input_values = options.input_values});
 }
 
 }  // namespace
@@ -56,6 +57,7 @@ CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples
   request.samples = options.samples;
   request.max_samples = samples;
   request.batch_size = options.batch_size;
+  request.input_values = options.input_values;
   request.threads = options.threads;
   request.runtime = options.runtime;
   request.sample_time_limit = options.resources.sample_time_limit;

@@ -27,6 +27,7 @@ SearchOptions search_of(const QuantizeOptions& options, const std::filesystem::p
   search.kernel_table = options.kernel_table;
   search.max_samples = options.max_samples;
   search.batch_size = options.batch_size;
+  search.input_values = options.input_values;
   search.threads = options.threads;
   search.runtime = options.runtime;
   search.resources = options.resources;

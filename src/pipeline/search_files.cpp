@@ -95,6 +95,7 @@ std::string command_of(const SearchOptions& options, const SearchPoint& point) {
   }
   if (options.max_samples > 0) line += fmt::format(" --samples {}", options.max_samples);
   if (options.batch_size > 0) line += fmt::format(" --batch-size {}", options.batch_size);
+  for (const auto& value : options.input_values) line += " --input " + run::quoted(value);
   if (options.threads > 0) line += fmt::format(" --threads {}", options.threads);
   if (point.node_formats.empty()) return line + " --format " + point.name;
   return line + " --config " + run::quoted((options.output / (point.name + ".yaml")).string());

@@ -147,6 +147,7 @@ std::vector<std::uint64_t> peak_memories(const SearchOptions& options, const std
   if (bench.samples != nullptr) bench.samples->rewind();
   bench.max_samples = 1;
   bench.batch_size = options.batch_size;
+  bench.input_values = options.input_values;
   bench.threads = 1;
   bench.runs = 1;
   bench.program = shim::find_program().value_or("");

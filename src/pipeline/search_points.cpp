@@ -254,6 +254,7 @@ QuantizeOptions base_of(const SearchOptions& options) {
   base.kernel_table = options.kernel_table;
   base.max_samples = options.max_samples;
   base.batch_size = options.batch_size;
+  base.input_values = options.input_values;
   base.threads = options.threads;
   base.runtime = options.runtime;
   base.resources = options.resources;

@@ -274,7 +274,8 @@ class Verifying {
         run::open_samples(options_.calibration_data, options_.samples, with_float_cache(float_model_, specs),
                           {.max_samples = most,
                            .batch_size = options_.batch_size,
-                           .file_memory = options_.limits.memory_budget.value_or(0)});
+                           .file_memory = options_.limits.memory_budget.value_or(0),
+                           .input_values = options_.input_values});
     samples_ = run::first_samples(*source, most);
     if (samples_.empty()) throw bad_input("there are no samples");
     for (const auto& sample : samples_) quantized_samples_.push_back(run::with_cache_of(sample, specs));

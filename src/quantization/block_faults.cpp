@@ -14,9 +14,9 @@ std::string reason_of_runtime(const onnx::Node& node, WeightForm form, int bits,
   if (columns % kInByte != 0)
     return "ONNX Runtime computes a DequantizeLinear of 2 bits wrongly where the outputs of its product are no "
            "multiple "
-           "of 4; --weights-form matmul-nbits stores it";
+           "of 4; --set weights-form=matmul-nbits stores it";
   if (node.body() != 0)
-    return "ONNX Runtime loads no DequantizeLinear of 2 bits in a body; --weights-form matmul-nbits stores it";
+    return "ONNX Runtime loads no DequantizeLinear of 2 bits in a body; --set weights-form=matmul-nbits stores it";
   return {};
 }
 

@@ -67,7 +67,7 @@ void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
   std::string worst;
   for (const auto& node : draft.worst_left) {
     worst +=
-        fmt::format("{}{} makes {:.0f} % of the error", worst.empty() ? "; " : ", ", node.node, 100 * node.error_share);
+        fmt::format("{}{} makes up to {:.0f} % of an output's error", worst.empty() ? "; " : ", ", node.node, 100 * node.error_share);
   }
   if (worst.empty() && !draft.result.sensitivities.empty())
     worst = fmt::format("; most of it comes of {}", draft.result.sensitivities.front().node);
@@ -224,7 +224,7 @@ std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
       result.tuned ? "" : " (--finetune gptq)",
       accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
   for (const auto& node : draft.worst_left) {
-    text += fmt::format("; {} makes {:.0f} %", node.node, 100 * node.error_share);
+    text += fmt::format("; {} makes up to {:.0f} % of an output's error", node.node, 100 * node.error_share);
     if (node.macs_share > 0) text += fmt::format(" for {:.1f} % of the multiplications", 100 * node.macs_share);
   }
   return text;

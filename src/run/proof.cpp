@@ -36,7 +36,7 @@ bool has_died(const Error& e) { return dynamic_cast<const exec::SessionDied*>(&e
 
 std::string hint_of(const Error& e, const WeightsOnlyConfig& blocks) {
   if (lacks_kernels(e) && blocks.enabled && blocks.form == WeightForm::qdq)
-    return "give --weights-form matmul-nbits, which leaves the model's opset as it is";
+    return "give --set weights-form=matmul-nbits, which leaves the model's opset as it is";
   return e.hint().empty() ? "leave the named node in float (--exclude-nodes), or choose another format" : e.hint();
 }
 
@@ -143,16 +143,18 @@ bool Prover::has_room(const fs::path& file) {
 std::vector<data::Array> Prover::inputs_for(const std::vector<data::InputSpec>& specs, std::string& where) const {
   if (config::has_samples(options_)) {
     if (options_.samples != nullptr) options_.samples->rewind();
-    const auto source = open_samples(
-        options_.calibration_data.value_or(""), options_.samples,
-        input_specs(onnx::read_model(options_.model), options_.config.input_shapes),
-        {.max_samples = 1, .batch_size = options_.batch_size, .file_memory = memory_for_samples(options_.resources)});
+    const auto source = open_samples(options_.calibration_data.value_or(""), options_.samples,
+                                     input_specs(onnx::read_model(options_.model), options_.config.input_shapes),
+                                     {.max_samples = 1,
+                                      .batch_size = options_.batch_size,
+                                      .file_memory = memory_for_samples(options_.resources),
+                                      .input_values = options_.input_values});
     if (auto sample = source->next()) {
       where = fmt::format("sample '{}'", sample->origin);
       return with_cache_of(std::move(sample->inputs), specs);
     }
   }
-  return data::synthetic_inputs(specs, {});
+  return data::synthetic_inputs(specs, {}, options_.input_values);
 }
 
 void Prover::run_once(const fs::path& file) {

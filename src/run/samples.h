@@ -42,7 +42,8 @@ std::unique_ptr<data::SampleSource> open_samples(const Options& options, std::ve
                        .batch_size = options.batch_size,
                        .share = share,
                        .shares = shares,
-                       .file_memory = memory_for_samples(options.resources)});
+                       .file_memory = memory_for_samples(options.resources),
+                       .input_values = options.input_values});
 }
 
 }  // namespace detent::run

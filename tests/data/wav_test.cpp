@@ -108,10 +108,30 @@ TEST_F(WavFolderTest, ChannelsAreAnAxis) {
   expect_error([&] { all(*open({input("x", {-1, -1})})); }, {"a.wav", "has 2 channels", "takes 1"});
 }
 
+TEST_F(WavFolderTest, ChannelsMayBeTheLastAxis) {
+  put("a.wav", sound({1, 2, 3, 4}));
+  const std::vector scaled{1 / 32768.0F, 2 / 32768.0F, 3 / 32768.0F, 4 / 32768.0F};
+  for (const auto& [declared, shape] : std::vector<std::pair<Dims, Dims>>{{{-1, -1, 1}, {1, 4, 1}},
+                                                                          {{-1, 2, 1}, {2, 2, 1}},
+                                                                          {{-1, 1, -1}, {1, 1, 4}},
+                                                                          {{-1, 1}, {4, 1}},
+                                                                          {{4, 1}, {4, 1}},
+                                                                          {{4}, {4}}}) {
+    const auto samples = all(*open({input("x", declared)}));
+    EXPECT_EQ(samples[0].inputs[0].shape, shape);
+    EXPECT_EQ(values(samples[0].inputs[0]), scaled);
+  }
+  EXPECT_EQ(origins(all(*open({input("x", {2, 1})}))), (std::vector<std::string>{"a.wav[0:2]", "a.wav[2:4]"}));
+}
+
 TEST_F(WavFolderTest, WhatDoesNotFitIsRefused) {
   put("a.wav", sound({1, 2}));
   expect_error([&] { all(*open({input("x", {-1, 3, 8, 8})})); }, {"a.wav", "takes no sound"});
-  expect_error([&] { open({input("x", {-1, 2}), input("rate", {1})}); }, {".wav files for one input", "has 2"});
+  expect_error(
+      [&] {
+        open({input("x", {-1, 2}), input("rate", {1})});
+      },
+      {".wav files for one input", "has 2", "--input NAME=NUMBER"});
   put("b.wav", sound({1, 2}, 1, 8000));
   expect_error([&] { all(*open({input("x", {-1, 2})})); }, {"b.wav", "8000 Hz", "16000 Hz"});
 }

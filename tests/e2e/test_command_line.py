@@ -97,6 +97,17 @@ def test_a_summary_in_markdown_and_results_side_by_side(command: list[str], tmp_
     assert table.startswith("| | a.onnx | b.onnx |\n|---|---|---|\n")
     assert table.count("**a.onnx**") == table.count("**b.onnx**") == 1
     assert "Accuracy was not measured" in table.split("**b.onnx**")[1]
+    assert re.search(r"\n\| made \| \d{4}-\d\d-\d\d [\d:]{5} UTC \| ", table)
+    assert re.search(r"\n\| options \| .*\| bench false, .*preset plain", table)
+    page = tmp_path / "both.html"
+    assert support.detent("report", tmp_path / "a.json", tmp_path / "b.json", "-o", page).returncode == 0
+    shown = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    first = json.loads((tmp_path / "a.json").read_text())
+    points = {point["name"]: point for point in shown["points"]}
+    assert points.keys() == {"a.onnx", "b.onnx", "fp32"}
+    assert points["a.onnx"]["bytes"] == first["model_bytes_after"] and points["fp32"]["bytes"] == first["model_bytes_before"]
+    assert points["a.onnx"]["sqnr_db"] == first["accuracy"]["sqnr_db"]
+    assert "seconds" not in points["b.onnx"] and "error" not in points["b.onnx"]
     (tmp_path / "c.json").write_text("[]")
     wrong = support.detent("report", tmp_path / "c.json")
     assert wrong.returncode == 3 and "is not a result of quantize" in wrong.stderr

@@ -107,6 +107,32 @@ def test_compare_and_bench_take_pictures_too(pictures: Path, tmp_path: Path) -> 
     assert json.loads(support.detent("plan", model, *words).stdout)["files"] == 4
 
 
+def test_other_inputs_are_numbers_and_shapes_that_are_given_count(pictures: Path, tmp_path: Path) -> None:
+    """As detectors have them: a factor beside the picture, whose sides are free."""
+    b = Builder()
+    value = b.add("Conv", b.add("Mul", "x", "factor"), b.weight("w", 4, 3, 3, 3))
+    inputs = {"x": (TensorProto.FLOAT, ["n", 3, "h", "w"]), "factor": (TensorProto.FLOAT, ["n", 1, 1, 1])}
+    onnx.save(b.model(inputs, [b.add("GlobalAveragePool", value)]), tmp_path / "m.onnx")
+    model, fixed = tmp_path / "m.onnx", ["--shape", "x:1x3x20x28", "--no-bench"]
+    words = ["--images", pictures, "--image-preset", "01", "--input", "factor=0.5"]
+    result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", *words, *fixed, *support.PLAIN, "--json")
+    assert result.returncode == 0, result.stderr
+    arrays = [np.asarray(Image.open(path).convert("RGB").resize((28, 20), BILINEAR)) for path in sorted(pictures.rglob("*.*"))]
+    samples = [
+        {"x": (a.transpose(2, 0, 1)[None] / 255).astype(np.float32), "factor": np.full((1, 1, 1, 1), 0.5, np.float32)}
+        for a in arrays
+    ]
+    data = support.save_samples(tmp_path / "arrays", samples)
+    told = support.quantize(model, tmp_path / "a.onnx", data, *fixed, *support.PLAIN)["activations"]
+    seen = json.loads(result.stdout)["activations"]
+    assert seen.keys() == told.keys() != set()
+    for name, shown in seen.items():
+        np.testing.assert_allclose(shown["scale"], told[name]["scale"], rtol=0.01)  # pixels differ by one of 255
+    for more in ([], ["--input", "factor=0.5", "--input", "x=1"]):
+        refused = support.detent("quantize", model, "-o", tmp_path / "r.onnx", *words[:4], *fixed, *more)
+        assert refused.returncode == USAGE, refused.stderr
+
+
 def many_scans(path: Path) -> None:
     """A progressive JPEG of 2 kB whose last scan stands there 600 times: time without end from a small file."""
     written = io.BytesIO()

@@ -1,5 +1,6 @@
 """Folders of sound as samples: the result is that of the same values as arrays."""
 
+import json
 import wave
 
 import numpy as np
@@ -89,3 +90,61 @@ def test_channels_first_and_last(channels: int, last: bool, tmp_path: Path) -> N
     support.quantize(tmp_path / "model.onnx", tmp_path / "sound.onnx", tmp_path / "clips")
     support.quantize(tmp_path / "model.onnx", tmp_path / "arrays.onnx", data)
     assert (tmp_path / "sound.onnx").read_bytes() == (tmp_path / "arrays.onnx").read_bytes()
+
+
+def with_rate_and_state(path: Path) -> Path:
+    """A detector of speech in small: the waveform, its rate and a state."""
+    b = Builder(3)
+    value = b.add("Gemm", "x", b.weight("w", LENGTH, 8))
+    rate = b.add("Div", b.add("Cast", "sr", to=TensorProto.FLOAT), b.constant("usual", float(RATE)))
+    value = b.add("Add", b.add("Mul", value, rate), b.add("ReduceMean", "state", axes=[0], keepdims=0))
+    inputs = {"sr": (TensorProto.INT64, []), "x": (TensorProto.FLOAT, ["N", LENGTH]), "state": (TensorProto.FLOAT, [2, "N", 8])}
+    onnx.save(b.model(inputs, [b.add("Relu", b.add("MatMul", value, b.weight("head", 8, 4)))]), path)
+    return path
+
+
+def test_other_inputs_are_numbers_in_every_command(clips: Path, tmp_path: Path) -> None:
+    model = with_rate_and_state(tmp_path / "detector.onnx")
+    rows = [row[None] for path in sorted(clips.iterdir()) for row in array_of(path)]
+    others = {"sr": np.array(RATE), "state": np.full((2, 1, 8), 0.5, np.float32)}
+    data = support.save_samples(tmp_path / "arrays", [{"x": row, **others} for row in rows])
+    given = ["--input", f"sr={RATE}", "--input", "state=0.5", "--batch-size", 1]
+    report = support.quantize(model, tmp_path / "sound.onnx", clips, *given)
+    support.quantize(model, tmp_path / "arrays.onnx", data)
+    assert (tmp_path / "sound.onnx").read_bytes() == (tmp_path / "arrays.onnx").read_bytes()
+    assert report["samples"] == len(rows)
+    for command in (["compare", model, tmp_path / "sound.onnx"], ["verify", model, tmp_path / "sound.onnx", "--no-bench"]):
+        told = [
+            json.loads(support.detent(*command, "--calibration-data", d, *words, "--json").stdout)
+            for d, words in ((clips, given), (data, []))
+        ]
+        assert told[0]["samples"] == told[1]["samples"] > 0
+        assert told[0].get("outputs") == told[1].get("outputs")
+    for command in (["plan", model], ["calibrate", model, "-o", tmp_path / "s.stats"]):
+        assert support.detent(*command, "--calibration-data", clips, *given).returncode == 0
+    timed = support.detent("bench", model, *given[:4], "--runs", 1, "--json")  # also where inputs are made up
+    assert timed.returncode == 0 and json.loads(timed.stdout)["models"][0]["peak_memory_bytes"] > 0, timed.stderr
+    found = support.detent("search", model, "-o", tmp_path / "found", "--calibration-data", clips, *given, "--json")
+    assert found.returncode == 0, found.stderr
+    assert any("--input 'sr=16000' --input 'state=0.5'" in point["command"] for point in json.loads(found.stdout)["points"])
+    made_again = ["quantize", "--config", tmp_path / "run.yaml"]
+    saved = [*support.PLAIN, "--no-bench", "--save-config", tmp_path / "run.yaml"]
+    assert support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", clips, *given, *saved).returncode == 0
+    first = (tmp_path / "q.onnx").read_bytes()
+    assert support.detent(*made_again).returncode == 0
+    assert (tmp_path / "q.onnx").read_bytes() == first == (tmp_path / "sound.onnx").read_bytes()
+
+
+def test_what_is_no_number_of_an_input_is_refused_before_anything_is_written(clips: Path, tmp_path: Path) -> None:
+    model = with_rate_and_state(tmp_path / "detector.onnx")
+    for given, says in {
+        "sr": "not an input with its number",
+        "rate=1": "has no input 'rate'",
+        "sr=fast": "'fast' is no value",
+    }.items():
+        words = ["--calibration-data", clips, "--input", given, "--input", "state=0"]
+        result = support.detent("quantize", model, "-o", tmp_path / "q.onnx", *words)
+        assert (result.returncode, says in result.stderr) == (2, True), result.stderr
+    few = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", clips, "--input", f"sr={RATE}")
+    assert few.returncode == BAD_INPUT and "--input NAME=NUMBER" in few.stderr
+    assert not (tmp_path / "q.onnx").exists()

@@ -178,7 +178,7 @@ def test_2_bits_that_the_runtime_computes_wrongly_are_not_written(tmp_path: Path
         options = ["--weights-only", "--bits", "2", "--weights-form", form]
         if form == "qdq" and columns % 4:
             done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options)
-            assert done.returncode == BAD_INPUT and "--weights-form matmul-nbits stores it" in done.stderr
+            assert done.returncode == BAD_INPUT and "--set weights-form=matmul-nbits stores it" in done.stderr
             assert not (tmp_path / "q.onnx").exists()
             continue
         support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", *options[1:])

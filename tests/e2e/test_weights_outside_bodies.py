@@ -99,6 +99,6 @@ def test_2_bits_in_bodies_are_refused_before_the_work(reader: str, make: object,
     onnx.save(make(reader), tmp_path / "m.onnx")
     options = ["--weights-only", "--bits", "2", "--block-size", "16"]
     done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options, "--weights-form", "qdq")
-    assert done.returncode == BAD_INPUT and "--weights-form matmul-nbits stores it" in done.stderr
+    assert done.returncode == BAD_INPUT and "--set weights-form=matmul-nbits stores it" in done.stderr
     support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", *options[1:])
     assert support.load(tmp_path / "q.onnx")

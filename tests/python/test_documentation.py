@@ -124,6 +124,16 @@ def sound_model() -> onnx.ModelProto:
     return b.model({"x": (TensorProto.FLOAT, ["N", SOUND])}, [b.add("Gemm", "x", b.weight("w", SOUND, 8))])
 
 
+def detector() -> onnx.ModelProto:
+    """Of sound, with a rate and a state beside it."""
+    b = Builder(5)
+    value = b.add("Gemm", "x", b.weight("w", SOUND, 8))
+    rate = b.add("Div", b.add("Cast", "sr", to=TensorProto.FLOAT), b.constant("usual", 16000.0))
+    value = b.add("Add", b.add("Mul", value, rate), b.add("ReduceMean", "state", axes=[0], keepdims=0))
+    inputs = {"x": (TensorProto.FLOAT, ["N", SOUND]), "sr": (TensorProto.INT64, []), "state": (TensorProto.FLOAT, [2, "N", 8])}
+    return b.model(inputs, [b.add("MatMul", value, b.weight("head", 8, 4))])
+
+
 def save_sound(folder: pathlib.Path, rng: np.random.Generator) -> None:
     folder.mkdir()
     with wave.open(str(folder / "a.wav"), "wb") as file:
@@ -138,7 +148,7 @@ def desk(tmp_path: pathlib.Path, letters_tokenizer: pathlib.Path, monkeypatch: p
     rng = np.random.default_rng(0)
     for name in ("model.onnx", "large.onnx"):
         onnx.save(picture_model(), name)
-    for name, made in (("voice", sound_model()), ("encoder", encoder()), ("spectra", spectra_model())):
+    for name, made in (("voice", sound_model()), ("encoder", encoder()), ("spectra", spectra_model()), ("detector", detector())):
         onnx.save(made, f"{name}.onnx")
     for name, count in (("samples", 8), ("held-back", 4)):
         support.save_samples(tmp_path / name, [{"x": rng.normal(size=(1, 3, SIDE, SIDE)).astype(np.float32)} for _ in range(count)])
@@ -175,9 +185,11 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
         shutil.rmtree(output)  # a page may show two ways to one folder
     program = [sys.executable] if command[0] == "python3" else [os.environ["DETENT"]]
     path = os.pathsep.join([os.environ["PYTHONPATH"], str(support.LANGUAGE)])
-    return subprocess.run(
-        program + command[1:], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False
-    )
+    given, into = (command[:-2], command[-1]) if command[-2] == ">" else (command, None)
+    done = subprocess.run(program + given[1:], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
+    if into is not None:
+        pathlib.Path(into).write_text(done.stdout)
+    return done
 
 
 def snippets(page: pathlib.Path) -> str:

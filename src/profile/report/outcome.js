@@ -1,5 +1,6 @@
 // What came of the run: whether the result can be used, what changed, what stayed in float and why.
 
+const ANSWER = 'Can I ship this?', ANSWER_ID = 'can-i-ship-this-';
 const ANSWERS = {yes: ['✓', 'Ready to use'], look: ['!', 'Look first'], no: ['✕', 'Not close enough']};
 
 /** The size of the error beside that of the signal: 20 dB are a tenth. */
@@ -41,10 +42,19 @@ function keptTable(kept) {
   const columns = [
     {name: 'Node', value: (k) => k.node},
     {name: 'Why', value: (k) => k.why},
-    {name: 'Of the error', value: (k) => k.error_share, show: (k) => percent(k.error_share), numeric: true},
+    {name: 'Of an output’s error', value: (k) => k.error_share, show: (k) => percent(k.error_share), numeric: true},
     {name: 'Of the multiplications', value: (k) => k.macs_share, show: (k) => percent(k.macs_share), numeric: true},
   ];
   return new DataTable({caption: 'What did not become 8-bit integers, and why', columns, rows: kept, limit: 10, searchText: (k) => `${k.node} ${k.why}`}).node;
+}
+
+/** How the nodes of the table and the number above it go together, and their shares of the error. */
+function keptHint(kept, inFloat) {
+  const listed = kept.filter((k) => String(k.why).startsWith('in float')).length;
+  const others = inFloat - listed;
+  const rest = others > 0 ? `${count(others)} more of the ${count(inFloat)} nodes stayed in float without a measurement: by an option, beside others in float, or since no sample came to them.` : '';
+  const shares = kept.some((k) => isNumber(k.error_share)) ? 'Of an output’s error: of the output that the node harms most, so that shares of several outputs may add up to more than 100 %.' : '';
+  return rest || shares ? el('p', {class: 'hint'}, [rest, shares].filter(Boolean).join(' ')) : null;
 }
 
 const SQNR_HINT = 'SQNR compares the signal with the error: 20 dB mean an error of a tenth of the signal, 40 dB of a hundredth; 6 dB are one bit.';
@@ -63,10 +73,10 @@ function outcomeSection(data) {
   const headline = answer ? el('p', {class: `answer answer-${outcome.answer}`},
     el('span', {class: 'sign', 'aria-hidden': 'true'}, answer[0]), el('span', {}, outcome.headline || answer[1])) : null;
   const reasons = list(outcome.reasons);
-  return section('Can I ship this?', headline,
+  return section(ANSWER, headline,
     reasons.length ? el('ul', {class: 'advice'}, ...reasons.map((reason) => el('li', {}, String(reason)))) : null,
     facts.length ? el('dl', {class: 'facts'}, ...facts) : null,
-    data.kept.length ? keptTable(data.kept) : null);
+    data.kept.length ? keptTable(data.kept) : null, data.kept.length ? keptHint(data.kept, s.nodes_in_float) : null);
 }
 
 /** What was done for accuracy, value by value. */

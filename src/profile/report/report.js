@@ -127,16 +127,22 @@ function notesSection({notes}) {
   return notes.length ? section('Notes', el('ul', {class: 'notes'}, ...notes.map((note) => el('li', {}, String(note))))) : null;
 }
 
-function header({title, version, date, model_fingerprint, command, machine}) {
+function header({title, version, date}) {
+  return el('header', {}, el('h1', {}, title || 'detent report'),
+    version ? el('p', {class: 'origin'}, `detent ${version}${date ? `, ${date}` : ''}`) : null);
+}
+
+/** What the run was given, and where it ran: behind the answer, which is what a reader comes for. */
+function origin({model_fingerprint, command, machine}) {
   const words = list(command).map(String);
   const quoted = words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(' ');
   const facts = [[machine.threads, (x) => `${count(x)} ${x === 1 ? 'thread' : 'threads'}`], [machine.flops_per_second, flopsPerSecond],
     [machine.memory_bytes_per_second, (x) => `memory ${bytesPerSecond(x)}`], [machine.disk_bytes_per_second, (x) => `disk ${bytesPerSecond(x)}`]];
   const measured = facts.filter(([x]) => isNumber(x)).map(([x, show]) => show(x)).join(' · ');
-  return el('header', {}, el('h1', {}, title || 'detent report'), version ? el('p', {class: 'origin'}, `detent ${version}${date ? `, ${date}` : ''}`) : null,
+  const lines = [quoted ? el('pre', {class: 'command', tabindex: '0', 'aria-label': 'Command'}, quoted) : null,
     model_fingerprint ? el('p', {class: 'origin'}, `Fingerprint of the float model: ${model_fingerprint}`) : null,
-    quoted ? el('pre', {class: 'command', tabindex: '0', 'aria-label': 'Command'}, quoted) : null,
-    measured ? el('p', {class: 'origin'}, `This machine, as measured: ${measured}`) : null);
+    measured ? el('p', {class: 'origin'}, `This machine, as measured: ${measured}`) : null].filter(Boolean);
+  return lines.length ? el('div', {class: 'given'}, ...lines) : null;
 }
 
 function contents(sections) {
@@ -162,7 +168,9 @@ function report(raw) {
   const makers = [outcomeSection, errorSection, remediesSection, tuningSection, tensorSection, notesSection, runSection, timeSection, deviceSection, rooflineSection, layerSection, planSection];
   const sections = makers.map((make) => attempt(make, data)).filter(Boolean);
   const empty = sections.length ? null : el('p', {}, 'This report contains no figures.');
-  document.getElementById('report').replaceChildren(...[header(data), contents(sections), ...sections, empty].filter(Boolean));
+  const answer = sections.filter((s) => s.id === ANSWER_ID);
+  const others = sections.filter((s) => s.id !== ANSWER_ID);
+  document.getElementById('report').replaceChildren(...[header(data), ...answer, contents(sections), origin(data), ...others, empty].filter(Boolean));
   redrawAll();
 }
 

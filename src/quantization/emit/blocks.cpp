@@ -182,7 +182,7 @@ class Emitter {
     throw bad_input(
         fmt::format("model '{}' has opset {}, and DequantizeLinear has {} bits in this form from opset {} on",
                     model_.path.string(), model_.opset(), bits, opset),
-        "give --weights-form matmul-nbits, or convert the model first");
+        "give --set weights-form=matmul-nbits, or convert the model first");
   }
 
   // The bias of a Gemm becomes one of MatMulNBits where it is a constant for each output, else a sum.
