@@ -20,11 +20,14 @@ std::vector<std::string> would_fall_back(Run& run) {
 }
 
 std::vector<std::string> faster_in_float(Run& run) {
-  if (!config::chooses_by_speed(run.options)) return {};
+  auto options = run.options;  // of mixtures, whose formats are given
+  options.config.formats_given = false;
+  options.optimize_for = QuantizeOptions().optimize_for;
+  if (!config::chooses_by_speed(options)) return {};
   auto prepared = run.integers->draft.prepared;
   auto placement = run.integers->draft.assignment.placement;
-  return run::choose_by_speed(prepared, placement, run.options, *run.runtime, run.integers->source.get(),
-                              run.work->path(), run.work->scratch())
+  return run::choose_by_speed(prepared, placement, options, *run.runtime, run.integers->source.get(), run.work->path(),
+                              run.work->scratch())
       .in_float;
 }
 
