@@ -55,7 +55,7 @@ std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
   }
   const bool is_named = tunes(options.finetune.rounding);
   if (quantizes && (is_named || options.finetune.rounding == WeightSolver::automatic)) {
-    stages.push_back({"finetune", is_named ? 6.0 : 2.0});  // by gptq where it is not named
+    stages.push_back({"finetune", is_named ? 6.0 : 1.2});  // else by gptq, and only where that is of use
     stages.push_back({"accuracy: weight tuning", 0.4});
   }
   add_last(stages, options, 1);

@@ -1,6 +1,7 @@
 #include "quantization/block_faults.h"
 
 #include "graph/traits.h"
+#include "quantization/block_layout.h"
 
 namespace detent::quantization {
 
@@ -18,6 +19,17 @@ std::string reason_of_runtime(const onnx::Node& node, WeightForm form, int bits,
   if (node.body() != 0)
     return "ONNX Runtime loads no DequantizeLinear of 2 bits in a body; --set weights-form=matmul-nbits stores it";
   return {};
+}
+
+bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                        const BlockFormat& format) {
+  const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
+  const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
+  const std::size_t value = *onnx::byte_count(weight.type, 1);
+  const std::size_t scale = format.scales == ScaleType::as_weight ? value : 1;
+  const auto stored = static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
+  const auto size = weight.data.size();
+  return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
 }
 
 }  // namespace detent::quantization

@@ -14,7 +14,6 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/block_faults.h"
-#include "quantization/block_layout.h"
 #include "quantization/exchange.h"
 #include "quantization/formats.h"
 #include "quantization/infinite_values.h"
@@ -72,7 +71,8 @@ class Placer {
       }
     }
     leave_infinite_tables();
-    find_bypassed();
+    do find_bypassed();
+    while (leave_kept_weights());
     for (auto& tensor : placement_.tensors) {
       tensor.stays = has_other_readers(tensor);
       tensor.shared = shares(tensor);
@@ -192,7 +192,7 @@ class Placer {
       if (weight.dims.size() != 3 || !is_real(weight.type) || weight.count() == 0) return false;
       const auto rows = weight.dims.back(), columns = weight.count() / rows;
       const bool is_whole = format.symmetric || rows / block * bits % 8 == 0;
-      return rows % block == 0 && is_whole && is_worth_it(weight, rows, columns, format);
+      return rows % block == 0 && is_whole && makes_much_smaller(weight, rows, columns, format);
     });
   }
 
@@ -225,7 +225,7 @@ class Placer {
     if (in_blocks && format.block == 0) format.block = rows;
     if (rows % format.block_of(rows) != 0 || rows * bits % 8 != 0)
       return leave(node, "its weights for an output do not fill whole blocks and bytes");
-    if (!is_worth_it(weight, rows, columns, format)) return leave(node, "blocks would not make it much smaller");
+    if (!makes_much_smaller(weight, rows, columns, format)) return leave(node, "blocks would not make it much smaller");
     const auto [found, is_new] = known_.try_emplace({static_cast<std::size_t>(at), true}, placement_.tensors.size());
     if (is_new) {
       add_tensor({static_cast<std::size_t>(at), true, false}, {rows, columns}, format);
@@ -276,6 +276,7 @@ class Placer {
   }
 
   void find_bypassed() {
+    placement_.transposes.clear();
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const auto& output = model_.graph.nodes[n].outputs().empty() ? std::string() : model_.graph.nodes[n].outputs()[0];
       if (output.empty() || transpose_of(output) == nullptr) continue;
@@ -297,6 +298,19 @@ class Placer {
     });
   }
 
+  // Blocks would come on top of a weight that stays, but where a table is all that reads it in float.
+  bool leave_kept_weights() {
+    return 0 < std::erase_if(placement_.tensors, [&](const BlockTensor& tensor) {
+             if (!has_other_readers(tensor, true)) return false;
+             std::set<std::size_t> nodes(tensor.products.begin(), tensor.products.end());
+             nodes.insert(tensor.tables.begin(), tensor.tables.end());
+             for (const auto& [node, input] : tensor.others) nodes.insert(node);
+             for (const auto n : nodes)
+               leave(model_.graph.nodes[n], "what else reads its weight, or is an output, keeps that in float");
+             return true;
+           });
+  }
+
   std::string reason_against(const Node& node, const onnx::Tensor& weight, const Reading& reading, int bits) const {
     if (auto reason = node.is("Gemm") ? reason_against_gemm(node) : std::string(); !reason.empty()) return reason;
     const auto [rows, columns] = shape_of(weight, reading.by_columns);
@@ -304,7 +318,7 @@ class Placer {
     const auto format = with_bits(bits);
     if (reading.is_table && rows % format.block_of(rows) != 0) return "blocks do not divide the entries of its table";
     if (auto reason = reason_of_runtime(node, blocks_.form, bits, columns); !reason.empty()) return reason;
-    if (!is_worth_it(weight, rows, columns, format)) return "blocks would not make it much smaller";
+    if (!makes_much_smaller(weight, rows, columns, format)) return "blocks would not make it much smaller";
     return {};
   }
 
@@ -316,18 +330,6 @@ class Placer {
 
   static std::pair<std::int64_t, std::int64_t> shape_of(const onnx::Tensor& weight, bool by_columns) {
     return by_columns ? std::pair(weight.dims[1], weight.dims[0]) : std::pair(weight.dims[0], weight.dims[1]);
-  }
-
-  // Half of float32, three quarters of 16-bit floats.
-  static bool is_worth_it(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
-                          const BlockFormat& format) {
-    const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
-    const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
-    const std::size_t value = *onnx::byte_count(weight.type, 1);
-    const std::size_t scale = format.scales == ScaleType::as_weight ? value : 1;
-    const auto stored = static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
-    const auto size = weight.data.size();
-    return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
   }
 
   void add_tensor(const Reading& reading, std::pair<std::int64_t, std::int64_t> shape, const BlockFormat& format) {
@@ -354,13 +356,15 @@ class Placer {
     return tensor;
   }
 
-  bool has_other_readers(const BlockTensor& tensor) const {
+  bool has_other_readers(const BlockTensor& tensor, bool but_tables = false) const {
     const auto& name = model_.graph.initializers[tensor.initializer].name;
     if (index_.is_output(name) || index_.is_captured(name)) return true;
     const auto readers = index_.consumers(name);
     return !std::all_of(readers.begin(), readers.end(), [&](int reader) {
       const auto& gone = placement_.transposes;
-      return is_ours(reader, name) || std::binary_search(gone.begin(), gone.end(), static_cast<std::size_t>(reader));
+      const auto n = static_cast<std::size_t>(reader);
+      return is_ours(reader, name) || std::binary_search(gone.begin(), gone.end(), n) ||
+             (but_tables && model_.graph.nodes[n].is("Gather"));
     });
   }
 
@@ -401,7 +405,6 @@ class Placer {
   }
 
   void leave(const Node& node, const std::string& reason) { left_.add(node, reason); }
-
   const onnx::Model& model_;
   const WeightsOnlyConfig& blocks_;
   graph::Index index_;

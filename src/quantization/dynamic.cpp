@@ -73,6 +73,17 @@ class Placer {
   }
 
   const std::vector<std::size_t>& find() {
+    do look_at_all();
+    while (finds_kept_weights());
+    placement_.notes = left_.notes();
+    return placement_.nodes;
+  }
+
+ private:
+  void look_at_all() {
+    placement_ = {};
+    known_.clear();
+    left_ = {};
     placement_.weights.selected.resize(model_.graph.nodes.size(), false);
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const bool placed = selected_[n] && visit(n);
@@ -88,11 +99,34 @@ class Placer {
               "with dynamic activations it would be slower than in float; without --activations dynamic, and with "
               "samples, it is quantized");
     }
-    placement_.notes = left_.notes();
-    return placement_.nodes;
   }
 
- private:
+  // Integers would come on top of a weight that stays, but where a table is all that reads it in float.
+  bool is_kept(const std::string& weight) const {
+    const auto readers = index_.consumers(weight);
+    return index_.is_output(weight) || index_.is_captured(weight) ||
+           std::any_of(readers.begin(), readers.end(), [&](int reader) {
+             const auto n = static_cast<std::size_t>(reader);
+             const auto& node = model_.graph.nodes[n];
+             const auto own = weight_inputs(node).size();
+             const auto& inputs = node.inputs();
+             const bool is_placed = std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n);
+             return !node.is("Gather") &&
+                    !(is_placed && std::cmp_less_equal(std::count(inputs.begin(), inputs.end(), weight), own));
+           });
+  }
+
+  bool finds_kept_weights() {
+    const auto before = beside_kept_.size();
+    for (const auto n : placement_.nodes) {
+      const auto& node = model_.graph.nodes[n];
+      const auto inputs = weight_inputs(node);
+      if (std::any_of(inputs.begin(), inputs.end(), [&](std::size_t i) { return is_kept(node.inputs()[i]); }))
+        beside_kept_.insert(n);
+    }
+    return beside_kept_.size() > before;
+  }
+
   std::string hint() const {
     const auto& tensors = model_.graph.initializers;
     const bool low = std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
@@ -123,6 +157,8 @@ class Placer {
       marks.push_back(std::move(mark));
     }
     if (marks.empty()) return false;
+    if (beside_kept_.contains(n))
+      return leave(node, "what else reads its weight, or is an output, keeps that in float");
     if (const auto reason = reason_against(node); !reason.empty()) return leave(node, reason);
     for (const auto& mark : marks) {
       const auto known = known_.find(mark.value);
@@ -166,6 +202,7 @@ class Placer {
   std::vector<bool> selected_;
   DynamicPlacement placement_;
   std::map<std::string, std::size_t> known_;  // weight -> mark
+  std::set<std::size_t> beside_kept_;         // nodes whose weight stays in float
   LeftInFloat left_;
 };
 

@@ -328,3 +328,18 @@ def test_inspection_counts_bodies(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert told["macs"] == 10 * 3 * WIDTH * WIDTH
     assert told["op_types"]["MatMul"] == 10
+
+
+@pytest.mark.parametrize("form", ["plain", "weights-only"])
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_in_bodies_are_counted(kind: str, form: str, tmp_path: Path) -> None:
+    onnx.save(MODELS[kind](), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "d", samples(kind, 6))
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--no-bench", "--json"]
+    chosen = ["--preset", "plain"] if form == "plain" else ["--weights-only", "--block-size", "16"]
+    done = support.detent(*command, *chosen, "--op-types", "MatMul,Gemm,Conv" if form == "plain" else "MatMul,Gemm")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["nodes_quantized"] + told["nodes_in_float"] == PRODUCTS[kind], told
+    if form == "plain":
+        assert told["nodes_in_float"] == 0

@@ -106,3 +106,45 @@ def test_readers_along_any_axes(form: str, tmp_path: Path) -> None:
         once = np.prod([N, N, 3, 3] if first in FILTER else [N, N]) * (2 if is_wide else 1)
         copies = 1 if form not in ("tensorrt", "openvino") or "transpose" not in (first, second) else 2
         assert stored(tmp_path / "q.onnx") <= once * copies, (first, second)
+
+
+#: Who else keeps the weight in float, and the form in which the output of the second weight comes.
+KEEPERS = {
+    "output": [],
+    "output by Identity": [helper.make_node("Identity", ["W"], ["other"], "same")],
+    "sum": [helper.make_node("ReduceSum", ["W"], ["other"], "sum", keepdims=0)],
+    "computed weight": [helper.make_node("Mul", ["W", "x"], ["other"], "mul")],
+    "left operand": [helper.make_node("MatMul", ["W", "x"], ["other"], "left")],
+    "Gemm with alpha": [helper.make_node("Gemm", ["x", "W"], ["other"], "gemm", alpha=0.5)],
+    "rows by GatherND": [helper.make_node("GatherND", ["W", "rows"], ["other"], "rows")],
+}
+WEIGHTS_ALONE = {
+    "dynamic": ["--activations", "dynamic"],
+    "4 bits": ["--weights-only"],
+    "8 bits": ["--weights-only", "--bits", "8"],
+    "4 bits, DequantizeLinear": ["--weights-only", "--weights-form", "qdq"],
+}
+
+
+@pytest.mark.parametrize("form", WEIGHTS_ALONE)
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_integers_are_not_stored_beside_a_weight_that_stays(keeper: str, form: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    first = helper.make_node("MatMul", ["x", "W"], ["a"], "first")
+    nodes = [first, helper.make_node("MatMul", ["a", "V"], ["y"], "second"), *KEEPERS[keeper]]
+    outputs = [("y", [N, N]), ("W", [N, N]) if keeper == "output" else ("other", None)]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs]
+    constants = [numpy_helper.from_array(rng.normal(0, 0.15, (N, N)).astype(np.float32), name) for name in "WV"]
+    if "GatherND" in keeper:
+        constants.append(numpy_helper.from_array(np.array([[0], [5]]), "rows"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [N, N])
+    made = helper.make_model(helper.make_graph(nodes, "g", [x], infos, constants), ir_version=8)
+    made.opset_import[0].version = 17
+    onnx.save(made, tmp_path / "m.onnx")
+    done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *WEIGHTS_ALONE[form], "--no-bench")
+    assert done.returncode == 0, done.stderr
+    assert "first' stays in float: what else reads its weight, or is an output, keeps that in float" in done.stdout
+    padded = 64  # rows in whole blocks
+    assert stored(tmp_path / "q.onnx") <= N * N * 4 + N * padded
+    kinds = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node if node.name in ("first", "second")]
+    assert kinds.count("MatMul") == (1 if form != "4 bits, DequantizeLinear" else 2)
