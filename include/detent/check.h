@@ -27,7 +27,8 @@ struct CheckOptions {
 };
 
 /// `accepted`: the target runs the node, in integers where it is quantized. `falls_back`: it runs it in floating point
-/// although it is quantized, or leaves it to the CPU. `refused`: the target does not load the model because of it.
+/// although it is quantized, or leaves it to the CPU. `refused`: the target does not load the model because of it, or
+/// computes it wrongly.
 enum class Verdict { accepted, falls_back, refused };
 
 /// A node that computes; Q/DQ pairs and constants belong to the nodes that they stand around.

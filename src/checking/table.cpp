@@ -75,9 +75,15 @@ const Row* Table::find(std::string_view op_type, const Signature& forms) const {
   const bool is_weight = constant.ends_with("/c") || constant.ends_with("/t");
   const auto other =
       is_weight ? constant.substr(0, constant.size() - 1) + (constant.ends_with("/c") ? "t" : "c") : constant;
-  const std::string seconds[] = {
-      constant, without_zero(constant), with_zero(constant), other, without_zero(other), with_zero(other), first.text,
-      "-"};
+  const std::string seconds[] = {constant,
+                                 without_zero(constant),
+                                 with_zero(constant),
+                                 other,
+                                 without_zero(other),
+                                 with_zero(other),
+                                 first.text,
+                                 first.is_constant ? first.text : without_zero(first.text),
+                                 "-"};
   for (const auto& s : seconds) {
     for (const auto& f : firsts) {
       for (const auto& o : outputs) {

@@ -80,6 +80,8 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
   t.fixed_ranges = {{"Sigmoid", kUint16, 0.0F, 65535.0F / 65536},
                     {"Softmax", kUint16, 0.0F, 65535.0F / 65536},
                     {"Tanh", kUint16, -1.0F, 32767.0F / 32768}};
+  // In 16 bits a narrower range gives any number (2.7.0).
+  t.least_spans = {{"Log", 4.0F}};
   t.static_shapes = true;
   t.one_width = true;
   t.htp_rewrites = true;

@@ -28,6 +28,12 @@ struct FixedRange {
   float low = 0, high = 0;
 };
 
+/// The range of an operator's results is at least so wide.
+struct LeastSpan {
+  std::string_view op_type;
+  float span;
+};
+
 struct Target {
   std::string_view name;
   std::string_view help;
@@ -44,6 +50,7 @@ struct Target {
   /// Only these have one scale for each channel of a weight; empty: all that can.
   std::vector<std::string_view> per_channel_types = {};
   std::vector<FixedRange> fixed_ranges = {};
+  std::vector<LeastSpan> least_spans = {};
   /// Inputs and output of these have one scale.
   std::vector<std::string_view> aligned_types = {};
   /// The outputs of these have a scale of their own, although that of the input would do.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <unordered_map>
@@ -39,6 +40,35 @@ std::optional<std::string> unbounded(const onnx::Model& model, const Index& inde
     if (tensor.type != onnx::DataType::float32 || tensor.count() != 1 || tensor.dims.size() > *rank) continue;
     const float bound = floats_of(tensor).front();
     if (std::isinf(bound) && std::signbit(bound) == node.is("Max")) return other;
+  }
+  return std::nullopt;
+}
+
+// Of Where(IsNaN(x), number, x), behind a Softmax that makes x: x.
+std::optional<std::string> guarded(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+  if (!node.is("Where")) return std::nullopt;
+  const auto& value = node.inputs()[2];
+  const int asked = index.producer(node.inputs()[0]), maker = index.producer(value);
+  const auto* number = floating_constant(model, index, node.inputs()[1]);
+  if (asked == kNone || maker == kNone || number == nullptr || number->count() != 1) return std::nullopt;
+  const auto& question = model.graph.nodes[static_cast<std::size_t>(asked)];
+  const bool asks = question.is("IsNaN") && question.inputs()[0] == value;
+  if (!asks || !model.graph.nodes[static_cast<std::size_t>(maker)].is("Softmax")) return std::nullopt;
+  return value;
+}
+
+// A product with a tensor of ones, or a sum with one of zeros, that is no larger than the other: that one.
+std::optional<std::string> unchanged(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                                     const onnx::Node& node) {
+  if (!node.is("Add") && !node.is("Mul")) return std::nullopt;
+  const auto result = static_shape(types, node.outputs()[0]);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto* tensor = float_constant(model, index, node.inputs()[i]);
+    const auto& other = node.inputs()[1 - i];
+    if (tensor == nullptr || !result || static_shape(types, other) != result) continue;
+    const auto values = floats_of(*tensor);
+    const float neutral = node.is("Mul") ? 1 : 0;
+    if (std::all_of(values.begin(), values.end(), [=](float v) { return v == neutral; })) return other;
   }
   return std::nullopt;
 }
@@ -99,10 +129,29 @@ Notes remove_identities(onnx::Model& model) {
   return {fmt::format("{} Identity and Dropout nodes were removed", removed)};
 }
 
+Notes remove_softmax_guards(onnx::Model& model) {
+  const std::size_t removed = [&] {
+    const Index index(model);
+    return bypass(model, index, [&](const onnx::Node& node) { return guarded(model, index, node); });
+  }();
+  if (removed == 0) return {};
+  const Index index(model);
+  std::vector<bool> unread(model.graph.nodes.size());
+  for (std::size_t n = 0; n < unread.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    const auto& out = node.outputs().front();
+    unread[n] = node.is("IsNaN") && index.consumers(out).empty() && !index.is_output(out);
+  }
+  remove_nodes(model, unread);
+  drop_unused_initializers(model);
+  return {"removed: " + counted(removed, "question") + " whether a Softmax gives NaN, which integers do not hold"};
+}
+
 Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types) {
   const Index index(model);
   const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) -> std::optional<std::string> {
     if (auto passed = unbounded(model, index, types, node)) return passed;
+    if (auto passed = unchanged(model, index, types, node)) return passed;
     const auto step = scalar_step(model, index, types, node);
     return step && step->number == (step->multiplies ? 1 : 0) ? std::make_optional(step->value) : std::nullopt;
   });

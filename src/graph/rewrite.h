@@ -154,6 +154,10 @@ void store_once(onnx::Model& model, const std::set<std::vector<std::int64_t>>& s
 /// floats.
 Notes clamp_masks(onnx::Model& model, const Store& store);
 
+/// Where(IsNaN(x), 0, x) behind a Softmax, as torch guards rows in which everything is masked, becomes x. For what reads
+/// integers, which are never NaN.
+Notes remove_softmax_guards(onnx::Model& model);
+
 /// An AveragePool with ceil_mode and count_include_pad reads zeros that a Pad puts around its values: the same results.
 Notes pad_before_means(onnx::Model& model);
 
@@ -172,6 +176,14 @@ void drop_unused_initializers(onnx::Model& model);
 /// Convolutions and poolings get the attributes that they left at their defaults: kernel_shape, strides, dilations,
 /// pads where auto_pad does not give them, group. Some compilers do not know the defaults.
 void complete_convolutions(onnx::Model& model);
+
+/// What Qualcomm's HTP computes wrongly or does not compile, in forms that it computes: Reciprocal as Div,
+/// InstanceNormalization of known shapes as LayerNormalization, which has a bias. From opset 17 on.
+Notes give_forms_of_htp(onnx::Model& model, const ValueTypes& types, const Store& store);
+bool has_instance_norm(const onnx::Model& model);
+
+/// Pow(x, 2) becomes Mul(x, x), which NPUs run on integers.
+Notes multiply_squares(onnx::Model& model);
 
 /// A convolution with a kernel of one place and with strides takes its values from a MaxPool of one value that has
 /// these strides: the same results.

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <unordered_map>
 
 #include "base/error.h"
+#include "checking/few_rows.h"
 #include "checking/openvino_rules.h"
 #include "checking/ort_rules.h"
 #include "checking/qnn_rules.h"
@@ -75,6 +77,7 @@ class Check {
         index_(model),
         static_shapes_(graph::dynamic_inputs(model).empty()) {
     result_.target = options.target;
+    if (in_openvino()) joined_ = checking::joined_products(model, index_, types);
   }
 
   CheckResult run() {
@@ -183,6 +186,7 @@ class Check {
 
   void judge_by_table(const onnx::Node& node, const Signature& forms, CheckedNode& checked) const {
     if (in_openvino()) {
+      if (is_quantized(forms) && judge_joined(node, checked)) return;
       if (const auto beyond = checking::beyond_table(node, model_, index_, forms, static_shapes_)) {
         checked.precision = beyond->kernel;
         checked.rule = beyond->rule;
@@ -230,6 +234,21 @@ class Check {
     if (checked.verdict == Verdict::accepted && (checked.on_cpu || in_float)) checked.verdict = Verdict::falls_back;
     if (checked.verdict != Verdict::accepted)
       checked.suggestion = change_to(table_->nearest_on_integers(node.op_type(), forms), forms);
+  }
+
+  // A product that OpenVINO joins with others.
+  bool judge_joined(const onnx::Node& node, CheckedNode& checked) const {
+    const auto found = joined_.find(index_.producer(node.outputs().front()));
+    if (found == joined_.end() || found->second == checking::Joined::integers) return false;
+    const bool wrong = found->second == checking::Joined::wrong;
+    checked.precision = "float32";
+    checked.verdict = wrong ? Verdict::refused : Verdict::falls_back;
+    checked.rule =
+        wrong ? "OpenVINO 2026.4.1 joins products of at most 8 rows, and computes them wrongly: one has a zero "
+                "point and no bias"
+              : "OpenVINO 2026.4.1 makes one kernel of floats of products of at most 8 rows";
+    checked.suggestion = "three axes for every second one: quantize with this target";
+    return true;
   }
 
   // Of an operator that no row names, ONNX Runtime's and OpenVINO's CPU kernels compute in float.
@@ -305,7 +324,8 @@ class Check {
   const graph::ValueTypes& types_;
   graph::Index index_;
   bool static_shapes_;
-  std::map<std::size_t, std::size_t> places_;  // of nodes in the result
+  std::unordered_map<int, checking::Joined> joined_;  // in OpenVINO, by position
+  std::map<std::size_t, std::size_t> places_;         // of nodes in the result
   CheckResult result_;
 };
 

@@ -110,6 +110,16 @@ std::set<std::string> values_from_zero(const Placement& placement) {
   return values;
 }
 
+std::map<std::string, float> least_spans(const onnx::Model& model, const config::Target& target) {
+  std::map<std::string, float> spans;
+  for (const auto& [op_type, span] : target.least_spans) {
+    for (const auto& node : model.graph.nodes) {
+      if (node.is(op_type)) spans[node.outputs().front()] = span;
+    }
+  }
+  return spans;
+}
+
 // The operands of products of two activations.
 void mark_centred(const onnx::Model& model, const graph::Index& index, const QuantConfig& config,
                   Placement& placement) {
@@ -280,6 +290,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     if (placement.selected[n]) apply_rule(context, n);
   }
   placement.marks = marks.in_order();
+  placement.least_spans = least_spans(model, config::target(config));
   if (config::target(config).is_ort_cpu) share_transposed(transposed, placement.marks);
   auto in_float = floats.values;
   if (config::target(config).fuses_sums) add_fused_branches(model, index, placement, in_float);

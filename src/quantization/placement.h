@@ -58,6 +58,8 @@ struct Placement {
   std::vector<FusedActivation> fused;
   /// Ranges that follow from the operator, as of Softmax.
   calibration::Ranges fixed_ranges;
+  /// Values whose range is at least so wide.
+  std::map<std::string, float> least_spans;
   /// Values that take the statistics of another value, see passthrough.h.
   std::map<std::string, std::string> inherits;
   std::vector<bool> selected;

@@ -105,7 +105,10 @@ ActivationRanges find_ranges(const Placement& placement, const calibration::Stat
                                           response == options.consumer_functions.end() ? nullptr : &response->second});
   });
   ActivationRanges ranges;
-  for (const auto& wish : wishes) {
+  for (auto& wish : wishes) {
+    const auto least = placement.least_spans.find(wish.value);
+    if (wish.range && !wish.given && least != placement.least_spans.end())
+      wish.range->min = std::min(wish.range->min, wish.range->max - least->second);
     if (wish.range) ranges[wish.value] = {*wish.range, wish.origin()};
   }
   return ranges;

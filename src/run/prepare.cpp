@@ -82,9 +82,13 @@ graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& typ
   if (target.axis_for_few_rows && config::preset(config).quantizes)
     append(notes, graph::give_few_rows_an_axis(model, types, file_store(work_dir, "axis")));
   if (target.all_operators) append(notes, graph::multiply_einsums(model, types, file_store(work_dir, "einsum")));
+  if (target.all_operators) append(notes, graph::multiply_squares(model));
+  // Sums with zeros and products with ones: the HTP computes some networks with them wrongly.
+  if (target.all_operators) append(notes, graph::remove_neutral_steps(model, types));
   if (!target.htp_rewrites) return notes;
   append(notes, graph::compose_gelus(model, types));
   append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
+  append(notes, graph::give_forms_of_htp(model, types, file_store(work_dir, "form")));
   return notes;
 }
 
@@ -251,6 +255,8 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)
     opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
+  constexpr std::int64_t kSinceLayerNorm = 17;
+  if (config::target(config).htp_rewrites && graph::has_instance_norm(model)) opset = std::max(opset, kSinceLayerNorm);
   const auto given = model.opset();
   const bool upgrade = given < opset;
   if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
@@ -262,6 +268,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
   if (config::preset(config).quantizes && config.activations == Activations::fixed) {
     append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
+    if (config::target(config).all_operators) append(notes, graph::remove_softmax_guards(model));
     const auto means = graph::pad_before_means(model);
     const auto parts = part_products(model, types, config, work_dir);
     changed = changed || !means.empty() || !parts.empty();

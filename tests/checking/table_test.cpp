@@ -31,6 +31,7 @@ TEST(Table, ZeroPointsThatNoRowTellsApart) {
   EXPECT_EQ(kernel(table, "Add", forms("u8", "u8=", "u8")), "int8");
   EXPECT_EQ(kernel(table, "Add", forms("u8", "u8", "u8=")), "int8");
   EXPECT_EQ(kernel(table, "Add", forms("u8", "f32", "u8")), "int8");
+  EXPECT_EQ(kernel(table, "Add", forms("u8=", "f32", "u8")), "int8");
 }
 
 TEST(Table, RowsOfWeightsAreNotOfFirstInputs) {

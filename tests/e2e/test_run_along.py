@@ -149,7 +149,7 @@ def test_the_second_operand_leaves_room_where_pairs_of_products_saturate(tmp_pat
         assert narrow[0] == pytest.approx(full[0]) and narrow[1] == pytest.approx(full[1] * 127 / 64)
 
 
-def in_a_row(folder, spelling, rows, preset):
+def in_a_row(folder, spelling, rows, preset, target="openvino"):
     """Three products with constants and few rows, of which some runtimes make one kernel."""
     b, value, widths = Builder(3), "x", (32, 48, 48, 8)
     for i, (into, out) in enumerate(itertools.pairwise(widths)):
@@ -158,7 +158,7 @@ def in_a_row(folder, spelling, rows, preset):
         bias = [b.weight(f"b{i}", out)] if spelling == "biases" else [b.constant(f"b{i}", np.zeros(out))] if turned else []
         value = b.add("Gemm", value, weight, *bias, transB=int(turned)) if bias else b.add("MatMul", value, weight)
         value = b.add("Relu", value) if i < 2 else value
-    return quantized(b, {"x": [rows, 32]}, [value], folder, "openvino", preset=preset)
+    return quantized(b, {"x": [rows, 32]}, [value], folder, target, preset=preset)
 
 
 FEW = [(spelling, preset) for spelling in ("plain", "transposed", "biases") for preset in ("plain", "balanced")]
@@ -175,6 +175,52 @@ def test_every_second_product_of_few_rows_has_three_axes_for_openvino(spelling, 
     assert [axes[node.input[0]] for node in products] == [2, 3, 2]
 
 
+def results(model, sample):
+    """Of exact arithmetic in ONNX Runtime."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": sample})[0]
+
+
+def joined(folder, spelling, rows, target):
+    (folder / target).mkdir()
+    model = in_a_row(folder / target, spelling, rows, "plain", target)
+    return model, [node for node in checked(model, "openvino").values() if node["op_type"] in ("MatMul", "Gemm")]
+
+
+@pytest.mark.parametrize(("spelling", "verdict"), [("plain", "refused"), ("transposed", "refused"), ("biases", "falls back")])
+def test_check_tells_of_products_of_few_rows_that_openvino_joins(spelling, verdict, tmp_path):
+    """Files that were written for other targets: without a bias the results are wrong, with one a kernel of floats makes them."""
+    _, products = joined(tmp_path, spelling, 2, "xnnpack")
+    assert [node["verdict"] for node in products] == [verdict] * 3, products
+    assert all("at most 8 rows" in node["rule"] and node["precision"] == "float32" for node in products)
+    _, own = joined(tmp_path, spelling, 2, "openvino")
+    assert [node["verdict"] for node in own] == ["accepted"] * 3, own
+
+
+def test_check_accepts_products_of_many_rows_for_openvino(tmp_path):
+    _, products = joined(tmp_path, "plain", 9, "xnnpack")
+    assert [node["verdict"] for node in products] == ["accepted"] * 3, products
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the wheel openvino is not installed")
+@pytest.mark.parametrize("rows", [8, 9])
+@pytest.mark.parametrize("spelling", ["plain", "transposed", "biases"])
+def test_openvino_is_wrong_where_check_refuses(spelling, rows, tmp_path):
+    import openvino
+
+    model, products = joined(tmp_path, spelling, rows, "xnnpack")
+    settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(model, "CPU", settings)
+    sample = np.random.default_rng(7).uniform(-1, 2, (rows, 32)).astype(np.float32)
+    expected = results(model, sample)
+    error = np.abs(next(iter(compiled({"x": sample}).values())) - expected).max()
+    is_right = error <= np.abs(expected).max() / 50
+    assert is_right == (products[0]["verdict"] != "refused"), (error, products)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the wheel openvino is not installed")
 @pytest.mark.parametrize("rows", [1, 8])
 @pytest.mark.parametrize(("spelling", "preset"), FEW)
@@ -182,7 +228,6 @@ def test_openvino_multiplies_few_rows_as_integers_and_exactly(spelling, preset, 
     """Left as they are, 2026.4.1 reads what it never wrote where there is no bias, and names a kernel of floats."""
     monkeypatch.syspath_prepend(ROOT / "bench")
     import in_openvino
-    import onnxruntime as ort
     import openvino
 
     model = in_a_row(tmp_path, spelling, rows, preset)
@@ -190,9 +235,7 @@ def test_openvino_multiplies_few_rows_as_integers_and_exactly(spelling, preset, 
     counts = in_openvino.kernels(model, compiled)
     assert counts["float"] == 0 and counts["integers"] >= 2, counts
     sample = np.random.default_rng(7).uniform(-1, 2, (rows, 32)).astype(np.float32)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    expected = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": sample})[0]
+    expected = results(model, sample)
     assert np.abs(next(iter(compiled({"x": sample}).values())) - expected).max() <= np.abs(expected).max() / 50
 
 
@@ -202,7 +245,6 @@ def test_openvino_multiplies_two_activations_as_integers_and_exactly(isa, tmp_pa
     monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", isa)
     monkeypatch.syspath_prepend(ROOT / "bench")
     import in_openvino
-    import onnxruntime as ort
     import openvino
 
     model = attention(tmp_path)
@@ -211,7 +253,5 @@ def test_openvino_multiplies_two_activations_as_integers_and_exactly(isa, tmp_pa
     counts = in_openvino.kernels(model, compiled)
     assert counts["float"] == 0 and counts["integers"] == 5, counts
     sample = np.random.default_rng(7).uniform(-1, 2, (1, 6, 16)).astype(np.float32)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    expected = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, {"x": sample})[0]
+    expected = results(model, sample)
     assert np.abs(next(iter(compiled({"x": sample}).values())) - expected).max() <= 2 / 127

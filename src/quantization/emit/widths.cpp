@@ -100,6 +100,7 @@ class Widening {
     }
     if (quantizer != graph::kNone && differs(quantizer)) change_output(quantizer);
     if (!narrows) widen_constants(n);
+    if (centres_) centre_tanhs(n);
   }
 
   void widen_constants(std::size_t n) {
@@ -154,11 +155,28 @@ class Widening {
     const int pair = activation(value);
     if (pair == graph::kNone || activation(node.inputs()[0]) == graph::kNone || type_of(pair) == DataType::int16)
       return graph::kNone;
+    centre(n, 1, pair);
+    return pair;
+  }
+
+  // Behind a Tanh that makes uint16 the HTP multiplies wrongly, for tensors of some shapes.
+  void centre_tanhs(std::size_t n) {
+    if (!at(static_cast<int>(n)).is("Mul")) return;
+    for (std::size_t i = 0; i < at(static_cast<int>(n)).inputs().size(); ++i) {
+      const int pair = activation(at(static_cast<int>(n)).inputs()[i]);
+      if (pair == graph::kNone || type_of(pair) != DataType::uint16) continue;
+      const int quantizer = index_.producer(at(pair).inputs()[0]);
+      const int maker = quantizer == graph::kNone ? graph::kNone : index_.producer(at(quantizer).inputs()[0]);
+      if (maker != graph::kNone && at(maker).is("Tanh")) centre(n, i, pair);
+    }
+  }
+
+  void centre(std::size_t n, std::size_t input, int pair) {
+    const std::string value = at(pair).outputs()[0];
     auto [made, added] = centred_.try_emplace(value);
     if (added) made->second = add_pair(copy_of(n, pair), value, at(pair), centred_grid(pair), before_[n]);
-    model_.graph.nodes[n].set_input(1, made->second);
+    model_.graph.nodes[n].set_input(input, made->second);
     replaced_.insert(pair);
-    return pair;
   }
 
   // The runtime makes one conversion of two pairs that nothing else reads from.

@@ -9,7 +9,7 @@ namespace detent::quantization {
 /// between their DequantizeLinear and the operator, or between the operator and their QuantizeLinear. The 16 bits hold
 /// what the 8 bits hold, without an error. A HardSigmoid works with 8 bits instead, and 16-bit values around it get a
 /// pair of 8. With `centres`, the second operand of a MatMul of two activations of 16 bits gets a pair of int16 with
-/// the zero point 0: the HTP keeps about 8 bits of one in uint16.
+/// the zero point 0, since the HTP keeps about 8 bits of one in uint16, and so does what a Mul reads of a Tanh.
 void widen_operators(Emitted& emitted, bool centres);
 
 }  // namespace detent::quantization
