@@ -421,6 +421,7 @@ struct Fields<Plan> {
                                      shown<&S::nodes_in_float>("nodes_in_float"),
                                      shown<&S::nodes_with_gates>("nodes_with_gates"),
                                      shown<&S::nodes_may_change>("nodes_may_change"),
+                                     shown<&S::floats>("floats"),
                                      shown<&S::tensors_observed>("tensors_observed"),
                                      shown<&S::macs>("macs"),
                                      shown<&S::flops>("flops"),

@@ -219,7 +219,7 @@ class WeightsOnly(Options):
             with samples; auto: the best that is there (default: auto)
         max_size: bytes that the model may have with its data, as in 12MiB. With --weights-only: bits of each weight (2, 4,
             8 or float) are chosen so that the results change least; with samples, sensitivity is measured with --bits.
-            Without: the format of each product is searched, as for --max-latency (default: none)
+            Without: the format of each layer is searched, as for --max-latency (default: none)
         sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
             with samples, and --set weights-method=gptq or auto (default: none)
         rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
@@ -267,10 +267,10 @@ class Accuracy(Options):
         sensitivity: measure the error that each quantized value makes alone; auto: then leave in float what makes most of
             it, up to a tenth of the multiplications; report: only print it (default: auto)
         equalize: auto: equalize the channel ranges of a value where that is measured to halve its error (default: auto)
-        fallback: products for which 8 bits are too few stay in float, or get activations of 16 bits (for NPUs) (default:
-            float32)
-        target: let as many products fall back as it takes to reach this value of the metric, and no more; with
-            --weights-only, give each weight as few bits as reach it
+        fallback: convolutions and matrix products for which 8 bits are too few stay in float, or get activations of 16 bits
+            (for NPUs) (default: float32)
+        target: leave as many convolutions and matrix products in float as it takes to reach this value of the metric, and
+            no more; with --weights-only, give each weight as few bits as reach it
         metric: cosine or sqnr (dB) of the worst output; perplexity of decoders: the float model's, divided by that of the
             quantized one; command: the share of the float model's score (default: cosine)
         command: a program that takes a model's path and prints its score; larger is better
@@ -397,7 +397,7 @@ class Config(Options):
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
         max_latency: time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for
-            the format of each product, as search does (default: none)
+            the format of each layer, as search does (default: none)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
             default a file of this machine in the user's cache
         finetune: fine-tuning of weights, by class or by name

@@ -414,6 +414,7 @@ class Plan(_Result):
     nodes_in_float: int
     nodes_with_gates: int  #: of nodes_quantized, if measuring accuracy puts all gates into integers
     nodes_may_change: bool  #: by what measuring accuracy finds
+    floats: FloatConversion | None  #: of runs that change types alone; casts are not known
     tensors_observed: int
     macs: int
     flops: int

@@ -88,12 +88,15 @@ bool is_usual(const CLI::Option& option, unsigned command) {
 std::string usage_of(const CLI::App& app) {
   std::string text = fmt::format("Usage: detent {}", app.get_name());
   std::string named;
+  const unsigned command = config::command_of(app.get_name());
   for (const auto* option : app.get_options()) {
     if (option->get_positional()) {
       const auto name = option->get_name(true);
-      text += option->get_required() ? " " + name : fmt::format(" [{}]", name);
-    } else if (const auto* row = config::find(option->get_lnames().front(), config::command_of(app.get_name()));
-               row != nullptr && (row->required & config::command_of(app.get_name())) != 0) {
+      const auto* row = config::find(name, command);  // a file of options may hold it as well
+      const bool required = option->get_required() || (row != nullptr && (row->required & command) != 0);
+      text += required ? " " + name : fmt::format(" [{}]", name);
+    } else if (const auto* row = config::find(option->get_lnames().front(), command);
+               row != nullptr && (row->required & command) != 0) {
       named += fmt::format(" {} {}", row->letter.empty() ? "--" + std::string(row->name) : row->letter, row->label);
     }
   }

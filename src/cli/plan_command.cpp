@@ -31,6 +31,7 @@ nlohmann::json to_json(const Plan& p) {
                      {"measuring_seconds", p.measuring_seconds},
                      {"measuring_inferences", p.measuring_inferences},
                      {"notes", p.notes}};
+  if (p.floats) out["floats"] = {{"nodes", p.floats->nodes}, {"nodes_kept", p.floats->nodes_kept}};
   if (p.transformer) out["transformer"] = transformer_json(*p.transformer);
   out["memory_budget_bytes"] = p.memory_budget;
   out["disk_budget_bytes"] = p.disk_budget;
@@ -87,12 +88,17 @@ void print_device(const PlannedDevice& d) {
 
 void print_plan(const Plan& p) {
   for (const auto& [name, shape] : p.inputs) print_text("input {} {} (first sample)\n", name, shape);
-  print_text("quantize {}, leave {} in float; observe {}", counted(p.nodes_quantized, "node"), p.nodes_in_float,
-             counted(p.tensors_observed, "tensor"));
+  if (p.floats) {
+    print_text("{} in 16-bit floats, {} in float32", counted(p.floats->nodes, "node"), p.floats->nodes_kept);
+  } else {
+    print_text("quantize {}, leave {} in float", counted(p.nodes_quantized, "node"), p.nodes_in_float);
+  }
+  if (p.tensors_observed > 0) print_text("; observe {}", counted(p.tensors_observed, "tensor"));
   if (p.files > 0) print_text(" over {}", counted(p.files, "file"));
   print_text("\n");
-  if (p.nodes_may_change)
-    print_text("  {}what measuring accuracy finds may leave more of them in float\n",
+  if (p.nodes_may_change && p.floats) print_text("  what values the samples have decides for more or fewer of them\n");
+  if (p.nodes_may_change && !p.floats)
+    print_text("  {}what is measured on the samples may leave more of them in float\n",
                p.nodes_with_gates > p.nodes_quantized
                    ? fmt::format("{} in integers if gates may be, too; ", counted(p.nodes_with_gates, "node"))
                    : "");

@@ -320,8 +320,8 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
 }  // namespace
 
 void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
-  auto* command =
-      app.add_subcommand("quantize", "Write a quantized model: float model and calibration samples in, Q/DQ model out");
+  auto* command = app.add_subcommand(
+      "quantize", "Write a quantized model: integers, weights in blocks or small floats instead of float32");
   const auto declared = std::make_shared<Declared>(*command, config::kQuantize);
   command->footer(
       "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"

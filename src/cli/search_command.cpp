@@ -77,7 +77,7 @@ void add_search(CLI::App& app, Signals& signals) {
       "search",
       "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them");
   const auto declared = std::make_shared<Declared>(*command, config::kSearch);
-  command->footer("Example:\n  detent search model.onnx -o found --calibration-data samples/ --max-latency 8ms");
+  command->footer("Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms");
   command->callback([declared, &signals] {
     SearchOptions options;
     config::CommandLine line;

@@ -30,7 +30,9 @@ const Option kRows[] = {
      .commands = kQuantizing,
      .affects = Affects::integers,
      .group = kAccuracy,
-     .help = "products for which 8 bits are too few stay in float, or get activations of 16 bits (for NPUs)",
+     .help = "convolutions and matrix products for which 8 bits are too few stay in float, or get activations of 16 "
+             "bits (for "
+             "NPUs)",
      .label = "float32|int16"},
     {.name = "accuracy-target",
      .at = DETENT_AT(accuracy.target),
@@ -38,7 +40,8 @@ const Option kRows[] = {
      .affects = Affects::integers,
      .results = kIntegers | kBlocks,
      .group = kAccuracy,
-     .help = "let as many products fall back as it takes to reach this value of the metric, and no more; with "
+     .help = "leave as many convolutions and matrix products in float as it takes to reach this value of the metric, "
+             "and no more; with "
              "--weights-only, give each weight as few bits as reach it",
      .label = "X",
      .usual = kQuantize},

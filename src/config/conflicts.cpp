@@ -258,7 +258,7 @@ const Conflict kConflicts[] = {
     {kStatic, becomes_16_bits, quantizes_to_qoperators,
      "--quant-format qoperator: operators on integers have scales of float32", "give --float 32"},
     {kStatic, quantizes_nothing, keeps_float_type, "--preset none quantizes nothing", kOtherPreset, kCalibrating},
-    {kStatic, always, quantizes_nothing, "--preset none quantizes nothing", kOtherPreset, kPlan | kCalibrate},
+    {kStatic, always, quantizes_nothing, "--preset none quantizes nothing", kOtherPreset, kCalibrate},
 
     // Floats with common exponents.
     {kBlockFloats, always, becomes_16_bits, "--set block-float and --float are both the format of all numbers",
@@ -268,8 +268,6 @@ const Conflict kConflicts[] = {
     {kBlockFloats, always, finetunes, "--finetune looks for integers, and --set block-float makes none",
      "leave it out"},
     {kBlockFloats, always, is_on_gpu, "--set block-float runs on the CPU", "leave out --device"},
-    {kBlockFloats, always, always, "plan tells of runs that make integers, and --set block-float makes none",
-     "leave out --set block-float, or the target that asks for it", kPlan},
 
     // Methods and fine-tuning.
     {kStatic, always, bins_below_levels, "--set entropy-bins must be at least --set entropy-levels", ""},

@@ -23,7 +23,7 @@ const Option kRows[] = {
      .group = kSpeed,
      .help =
          "time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for the "
-         "format of each product, as search does",
+         "format of each layer, as search does",
      .label = "TIME",
      .fallback = "none",
      .form = Form::duration,

@@ -1,5 +1,7 @@
 #include "pipeline/drafted_blocks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,6 +12,12 @@
 #include "shim/shared_work.h"
 
 namespace detent::pipeline {
+
+Error no_blocks(const std::filesystem::path& model, const quantization::BlockPlacement& placement) {
+  return bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", model.string()),
+                   "what stays as it is, and why: " +
+                       (placement.notes.empty() ? "no MatMul reads a constant matrix" : placement.notes.front()));
+}
 
 bool DraftedBlocks::any_type(onnx::DataType type) const {
   return std::any_of(placement.tensors.begin(), placement.tensors.end(),

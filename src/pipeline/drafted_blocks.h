@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "detent/config.h"
 #include "onnx/model.h"
 #include "quantization/block_stream.h"
@@ -17,6 +18,9 @@
 #include "solve/sweep/shared_blocks.h"
 
 namespace detent::pipeline {
+
+/// What to say of a model none of whose weights can be stored in blocks.
+Error no_blocks(const std::filesystem::path& model, const quantization::BlockPlacement& placement);
 
 /// The float model, where its blocks go, and what was solved of them from samples.
 struct DraftedBlocks {

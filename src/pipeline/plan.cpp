@@ -17,6 +17,7 @@
 #include "graph/transformer.h"
 #include "onnx/model.h"
 #include "pipeline/check_model.h"
+#include "pipeline/plan_formats.h"
 #include "planning/calibration.h"
 #include "profile/machine.h"
 #include "quantization/assignment.h"
@@ -307,6 +308,10 @@ Plan plan_within_time(const QuantizeOptions& options) {
 Plan plan(const QuantizeOptions& options) {
   if (auto named = run::with_named_target(options)) return plan(*named);
   config::validate(options, config::kPlan);
+  if (config::searches_formats(options))
+    throw usage_error("--max-size without --weights-only searches formats, which is not known before it is measured",
+                      "give --weights-only as well, or detent search");
+  if (pipeline::is_of_format(options)) return run::within_time(options, pipeline::plan_of_format);
   return run::within_time(options, plan_within_time);
 }
 

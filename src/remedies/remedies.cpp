@@ -66,8 +66,8 @@ void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
   if (options.accuracy.sensitivity != SensitivityMode::automatic) return;
   std::string worst;
   for (const auto& node : draft.worst_left) {
-    worst +=
-        fmt::format("{}{} makes up to {:.0f} % of an output's error", worst.empty() ? "; " : ", ", node.node, 100 * node.error_share);
+    worst += fmt::format("{}{} makes up to {:.0f} % of an output's error", worst.empty() ? "; " : ", ", node.node,
+                         100 * node.error_share);
   }
   if (worst.empty() && !draft.result.sensitivities.empty())
     worst = fmt::format("; most of it comes of {}", draft.result.sensitivities.front().node);

@@ -57,6 +57,43 @@ def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     assert 0.8 < planned["output_bytes"] / done["model_bytes_after"] < 1.25
 
 
+FORMATS = ["int8-dynamic", "q8", "q4", "q4f16", "q2", "fp16", "bf16", "mxfp4", "bfp16"]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_the_plan_of_every_format_says_what_the_run_does(format_: str, place: Place, tmp_path: Path) -> None:
+    model, data = place
+    # Samples tell more of fp16 than a plan knows, which says so.
+    given = ["--format", format_, *([] if format_ in ("int8-dynamic", "fp16") else ["--calibration-data", str(data)])]
+
+    def run(*command: object) -> subprocess.CompletedProcess:
+        words = [str(word) for word in (support.DETENT, *command, *given, "--json")]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    results = run("plan", model), run("quantize", model, "-o", tmp_path / "q.onnx", "--no-bench")
+    assert results[0].returncode == results[1].returncode
+    if results[0].returncode != 0:  # of a small model, blocks of 8 bits
+        assert "would not make it much smaller" in results[0].stderr and results[0].stderr == results[1].stderr
+        return
+    planned, done = (json.loads(result.stdout) for result in results)
+    for count in ("nodes_quantized", "nodes_in_float"):
+        assert planned[count] == done[count]
+    if format_ in ("fp16", "bf16"):
+        for count in ("nodes", "nodes_kept"):
+            assert planned["floats"][count] == done["floats"][count]
+    assert abs(planned["output_bytes"] - done["model_bytes_after"]) < 0.1 * done["model_bytes_after"] + (64 << 10)  # names
+    assert any("not for this format" in note for note in planned["notes"])
+
+
+def test_what_the_run_refuses_the_plan_refuses_too(tmp_path: Path) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    words = ["--weights-only", "--exclude-op-types", "MatMul,Gemm,Gather"]
+    told = [support.detent(*c, tmp_path / "model.onnx", *words) for c in (["plan"], ["quantize", "-o", tmp_path / "q.onnx"])]
+    assert told[0].returncode == told[1].returncode != 0 and told[0].stderr == told[1].stderr
+    searched = support.detent("plan", tmp_path / "model.onnx", "--max-size", "1MiB")
+    assert searched.returncode == 2 and "--weights-only" in searched.stderr
+
+
 def test_what_measuring_takes(place: Place) -> None:
     model, data = place
     balanced = ["--preset", "balanced", "--calibration-data", data]

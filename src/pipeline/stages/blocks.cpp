@@ -73,10 +73,7 @@ void BlockWork::place() {
   }
   const auto& placement = draft_.placement;
   if (!chooses_bits(options_)) run_.note(placement.notes);
-  if (placement.tensors.empty())
-    throw bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", options_.model.string()),
-                    "what stays as it is, and why: " +
-                        (placement.notes.empty() ? "no MatMul reads a constant matrix" : placement.notes.front()));
+  if (placement.tensors.empty()) throw no_blocks(options_.model, placement);
   count_nodes();
 }
 
