@@ -26,7 +26,7 @@ std::size_t times_dequantized(const onnx::Model& model, const graph::Index& inde
   std::size_t times = index.is_output(integers) ? 1 : 0;
   for (const int reader : index.consumers(integers)) {
     const auto& node = at(model, reader);
-    if (!node.is("DequantizeLinear") || node.outputs().empty()) return 2;  // on integers
+    if (node.op_type() != "DequantizeLinear" || node.outputs().empty()) return 2;  // on integers
     times += readers(model, index, node.outputs().front());
   }
   return times;
@@ -49,7 +49,7 @@ std::optional<bool> made_stays(const onnx::Model& model, const graph::Index& ind
   if (node.outputs().empty()) return std::nullopt;
   for (const int reader : index.consumers(node.outputs().front())) {
     const auto& quantizer = at(model, reader);
-    if (quantizer.is("QuantizeLinear")) return stays(model, index, quantizer.outputs().front());
+    if (quantizer.op_type() == "QuantizeLinear") return stays(model, index, quantizer.outputs().front());
     const auto behind =
         fuses_with_product(model, index, quantizer) ? made_stays(model, index, quantizer) : std::nullopt;
     if (behind) return behind;
