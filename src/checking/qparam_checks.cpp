@@ -28,6 +28,8 @@ bool all_powers_of_two(const Form& form) {
 bool has_quantized_output(const Signature& forms) { return !forms.output.scales.empty(); }
 
 Violation fixed_range(const onnx::Node& node, const Signature& forms, const config::Target& target) {
+  // The HTP runs other grids on integers too; these are what ONNX Runtime's configuration for it asks for.
+  if (target.htp_rewrites) return {};
   for (const auto& fixed : target.fixed_ranges) {
     const auto type = fixed.type == QuantType::int8 ? "s8" : "u16";
     if (!node.is(fixed.op_type) || !has_quantized_output(forms) || !forms.output.text.starts_with(type)) continue;

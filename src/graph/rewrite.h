@@ -154,8 +154,8 @@ void store_once(onnx::Model& model, const std::set<std::vector<std::int64_t>>& s
 /// floats.
 Notes clamp_masks(onnx::Model& model, const Store& store);
 
-/// Where(IsNaN(x), 0, x) behind a Softmax, as torch guards rows in which everything is masked, becomes x. For what reads
-/// integers, which are never NaN.
+/// Where(IsNaN(x), 0, x) behind a Softmax, as torch guards rows in which everything is masked, becomes x. For what
+/// reads integers, which are never NaN.
 Notes remove_softmax_guards(onnx::Model& model);
 
 /// An AveragePool with ceil_mode and count_include_pad reads zeros that a Pad puts around its values: the same results.
