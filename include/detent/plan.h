@@ -60,7 +60,7 @@ struct Plan {
   std::size_t nodes_in_float = 0;  // counted as in QuantizeResult
   /// Of nodes_quantized, if measuring accuracy puts all gates into integers; it may also leave some nodes in float.
   std::size_t nodes_with_gates = 0;
-  bool nodes_may_change = false;  // by what measuring accuracy finds
+  bool nodes_may_change = false;               // by what measuring accuracy finds
   std::optional<FloatConversion> floats = {};  // of runs that change types alone; `casts` is not known
   std::size_t tensors_observed = 0;
   std::uint64_t macs = 0;               // of one sample

@@ -69,7 +69,7 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   } catch (const CLI::ParseError& e) {
     if (detent::cli::has_unknown_option(app))
       throw detent::cli::unexpected_word(app);  // it explains what else is wrong
-    throw usage(e.what());
+    throw usage(detent::cli::in_words(e.what()));
   }
   detent::cli::flush_out();
 }

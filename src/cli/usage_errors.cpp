@@ -65,6 +65,11 @@ std::optional<Error> option_of_others(std::string_view command, std::string_view
                      fmt::format("it is an option of {}", fmt::join(takers, ", ")));
 }
 
+std::string in_words(std::string text) {
+  const auto at = text.find(": 1 required TEXT missing");
+  return at == std::string::npos ? text : text.substr(0, at) + " needs a value";
+}
+
 bool has_unknown_option(const CLI::App& app) {
   const auto words = app.remaining(true);
   return !words.empty() && words.front().starts_with("--");

@@ -18,6 +18,9 @@ Error unexpected_word(const CLI::App& app);
 /// The usage error for an option that other commands take, and this one does not; nullopt: none takes it.
 std::optional<Error> option_of_others(std::string_view command, std::string_view name);
 
+/// What CLI11 says of a command line, in plain words.
+std::string in_words(std::string text);
+
 /// Whether a word was left over that looks like an option.
 bool has_unknown_option(const CLI::App& app);
 

@@ -154,3 +154,8 @@ def test_names_stay_words_in_markdown(name: str, tmp_path: Path) -> None:
 
 def unescaped(special: str, line: str) -> list[str]:
     return re.findall(r"(?<!\\)(?:\\\\)*" + re.escape(special), line)
+
+
+def test_an_option_without_its_value_is_told_in_words() -> None:
+    told = support.detent("bench", "m.onnx", "--threads")
+    assert (told.returncode, told.stderr) == (2, "detent: error: --threads needs a value; see: detent help bench\n")

@@ -48,9 +48,11 @@ function keptTable(kept) {
   return new DataTable({caption: 'What did not become 8-bit integers, and why', columns, rows: kept, limit: 10, searchText: (k) => `${k.node} ${k.why}`}).node;
 }
 
+const listedInFloat = (kept) => kept.filter((k) => String(k.why).startsWith('in float')).length;
+
 /** How the nodes of the table and the number above it go together, and their shares of the error. */
 function keptHint(kept, inFloat) {
-  const listed = kept.filter((k) => String(k.why).startsWith('in float')).length;
+  const listed = listedInFloat(kept);
   const others = inFloat - listed;
   const rest = others > 0 ? `${count(others)} more of the ${count(inFloat)} nodes stayed in float without a measurement: by an option, beside others in float, or since no sample came to them.` : '';
   const shares = kept.some((k) => isNumber(k.error_share)) ? 'Of an output’s error: of the output that the node harms most, so that shares of several outputs may add up to more than 100 %.' : '';
@@ -67,7 +69,7 @@ function outcomeSection(data) {
     ...accuracyFacts(data),
     latencyFact(s.latency),
     change('Size', s.model_bytes_before, s.model_bytes_after, bytes, s.model_bytes_after > 0 ? `${digits(s.model_bytes_before / s.model_bytes_after, 2)} times smaller` : ''),
-    isNumber(s.nodes_quantized) ? fact('Nodes in integers', count(s.nodes_quantized), isNumber(s.nodes_in_float) ? `${count(s.nodes_in_float)} that could be were left in float` : '') : null,
+    isNumber(s.nodes_quantized) ? fact('Nodes in integers', count(s.nodes_quantized), isNumber(s.nodes_in_float) ? `${count(Math.max(s.nodes_in_float, listedInFloat(data.kept)))} that could be were left in float` : '') : null,
   ].filter(Boolean);
   if (!answer && !isNumber(s.nodes_quantized) && !isNumber(s.model_bytes_after)) return null;
   const headline = answer ? el('p', {class: `answer answer-${outcome.answer}`},
