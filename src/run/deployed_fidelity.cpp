@@ -85,6 +85,13 @@ void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found)
   }
 }
 
+void conclude(std::vector<OutputSums> outputs, const std::vector<ChannelSums>& channels, DeployedFidelity& found) {
+  found.cache_db = drop_caches(outputs);
+  found.outputs = outputs.size();
+  tell_worst(outputs, found);
+  tell_channels(channels, outputs, found);
+}
+
 }  // namespace
 
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
@@ -138,15 +145,12 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     if (told) told(found.samples);
   }
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
+  found.next_tokens = token_sums.result();
   std::vector<OutputSums> outputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (are_floats[i] && all[i].all.has_ratio()) outputs.emplace_back(names[i], all[i]);
   }
-  found.cache_db = drop_caches(outputs);
-  found.outputs = outputs.size();
-  tell_worst(outputs, found);
-  found.next_tokens = token_sums.result();
-  tell_channels(channels, outputs, found);
+  conclude(std::move(outputs), channels, found);
   return found;
 }
 
