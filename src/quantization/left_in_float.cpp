@@ -6,17 +6,17 @@ namespace detent::quantization {
 
 std::vector<std::string> LeftInFloat::notes() const {
   std::vector<std::string> notes;
-  for (const auto& [reason, nodes] : nodes_) {
+  for (const auto& [why, nodes] : nodes_) {
     notes.push_back(fmt::format(
         "{}{} in float: {}", nodes.front(),
-        nodes.size() > 1 ? fmt::format(" and {} more stay", nodes.size() - 1) : std::string(" stays"), reason));
+        nodes.size() > 1 ? fmt::format(" and {} more stay", nodes.size() - 1) : std::string(" stays"), why.first));
   }
   return notes;
 }
 
 std::size_t LeftInFloat::count() const {
   std::size_t count = 0;
-  for (const auto& [reason, nodes] : nodes_) count += nodes.size();
+  for (const auto& [why, nodes] : nodes_) count += nodes.size();
   return count;
 }
 

@@ -3,23 +3,26 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "onnx/model.h"
 
 namespace detent::quantization {
 
-/// The nodes by the reason.
+/// The nodes by the reason, each kind of operator by itself.
 class LeftInFloat {
  public:
-  void add(const onnx::Node& node, const std::string& reason) { nodes_[reason].push_back(node.label()); }
+  void add(const onnx::Node& node, const std::string& reason) {
+    nodes_[{reason, node.op_type()}].push_back(node.label());
+  }
 
-  /// One for each reason, with the first node and how many more there are.
+  /// One for each reason and kind, with the first node and how many more there are.
   std::vector<std::string> notes() const;
   std::size_t count() const;
 
  private:
-  std::map<std::string, std::vector<std::string>> nodes_;
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> nodes_;
 };
 
 /// What a Gemm does beside multiplying by its second input and adding its third; empty: nothing.

@@ -141,12 +141,9 @@ def test_what_does_not_go_with_block_floats(cnn, tmp_path):
     ]:
         result = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--set", "block-float=mx9", *options)
         assert result.returncode == 2 and part in result.stderr, result.stderr
-    for options, part in [
-        (["--set", "block-float=mx9"], "detent plan does not take --set block-float"),
-        (["--target", "amd-npu:bfp16"], "plan tells of runs that make integers"),
-    ]:
+    for options in (["--set", "block-float=mx9"], ["--target", "amd-npu:bfp16"]):
         result = detent("plan", cnn / "m.onnx", *options)
-        assert result.returncode == 2 and part in result.stderr, result.stderr
+        assert result.returncode == 0 and "not for this format" in result.stdout, result.stderr
     converted(cnn, "--set", "block-float=mx9")
     again = detent("quantize", cnn / "q.onnx", "-o", tmp_path / "q.onnx", "--set", "block-float=mx9")
     assert again.returncode == 3 and "is quantized already" in again.stderr

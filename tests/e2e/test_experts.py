@@ -85,14 +85,23 @@ def test_what_does_not_fit_stays(tmp_path: Path) -> None:
     assert [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node] == ["MatMulNBits", "MoE"]
 
 
-@pytest.mark.parametrize("shared", ["between nodes", "within a node", "with a product", "with the outside"])
+def test_one_weight_for_both_layers_of_an_expert_is_refused(tmp_path: Path) -> None:
+    weights = {"fc1": RNG.normal(size=(EXPERTS, HIDDEN, HIDDEN)) / 8, "router": np.zeros((HIDDEN, EXPERTS))}
+    model = onnx.load(model_of(tmp_path / "m.onnx", weights | {"fc2": weights["fc1"]}, normalize_routing_weights=1))
+    next(n for n in model.graph.node if n.op_type == "MoE").input[4] = "fc1"
+    onnx.save(model, tmp_path / "m.onnx")
+    result = support.detent(
+        "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only", "--block-size", 32, "--op-types", "MoE"
+    )
+    assert result.returncode == 3 and "has no weights that can be stored in blocks" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("shared", ["between nodes", "with a product", "with the outside"])
 def test_weights_that_something_else_reads_stay(tmp_path: Path, shared: str) -> None:
     weights = {n: RNG.normal(size=(EXPERTS, HIDDEN, HIDDEN)) / 8 for n in ("fc1", "fc2")} | {"router": np.zeros((HIDDEN, EXPERTS))}
     model = onnx.load(model_of(tmp_path / "m.onnx", weights, normalize_routing_weights=1))
     graph, (node,) = model.graph, [n for n in model.graph.node if n.op_type == "MoE"]
-    if shared == "within a node":
-        node.input[4] = "fc1"
-    elif shared == "with the outside":
+    if shared == "with the outside":
         graph.output.append(helper.make_tensor_value_info("fc1", TensorProto.FLOAT, None))
     else:
         node.output[0] = "first"

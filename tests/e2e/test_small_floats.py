@@ -282,7 +282,7 @@ BOTH = [*FLOAT8, "--activation-type", "float8e4m3fn"]
     ("options", "words"),
     [
         ([*WEIGHTS, *FLOAT8, "--bits", "4"], "leave out --bits"),
-        ([*WEIGHTS, *FLOAT8, "--weights-form", "matmul-nbits"], "--weights-form qdq"),
+        ([*WEIGHTS, *FLOAT8, "--weights-form", "matmul-nbits"], "--set weights-form=qdq"),
         ([*WEIGHTS, *FLOAT8, "--set", "weight-asymmetric"], "no zero points"),
         ([*WEIGHTS, *FLOAT8, "--max-size", "1MiB"], "--max-size"),
         ([*WEIGHTS, *FLOAT8, "--set", "weights-method=gptq"], "nearest or search"),

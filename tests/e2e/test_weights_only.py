@@ -343,7 +343,7 @@ def test_budget_too_small_for_sums(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "channels": (["--block-size", "channel"], USAGE, "--block-size 256, or --weights-form qdq"),
+    "channels": (["--block-size", "channel"], USAGE, "--block-size 256, or --set weights-form=qdq"),
     "gptq": (["--set", "weights-method=gptq"], USAGE, "needs samples"),
     "bits": (["--bits", 3], USAGE, "2, 4, 8"),
     "block": (["--block-size", 24], USAGE, "16, 32"),

@@ -248,7 +248,7 @@ def test_quarks_search_is_detents(model, samples, tmp_path):
     config = {"model_input": model, "calib_data_reader": Reader(samples), "output_dir": tmp_path / "found", "n_trials": 1}
     study = {"search_algo": "TPE", "n_jobs": 1, "temp_dir": "none", "search_metric": "L2", "two_stage_search": True}
     found = quark.AutoSearchPro({**config, **study, "search_space": space}).run()
-    assert {point.name for point in found.points if point.single} <= {"fp32", "int8", "a16w8"}
+    assert {point.name for point in found.points if point.single} <= {"fp32", "int8", "int8-for-size", "a16w8"}
     formats = {entry.rpartition("=")[2] for point in found.points for entry in point.node_formats}
     assert formats <= {"int8", "a16w8"}
     assert (tmp_path / "found" / "front.html").is_file()
