@@ -1,5 +1,6 @@
 #include "pipeline/search_singles.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -39,6 +40,19 @@ void leave_in_float(const Candidates& candidates, const std::vector<std::string>
   }
 }
 
+// LSTM layers have integers with dynamic scales alone; those stay in float that do harm by themselves.
+void add_recurrent(const Candidates& candidates, searching::Choice& choice) {
+  constexpr double kHarm = 1e-2;  // noise / signal at the worst output
+  const auto dynamic = candidates.all_in(NodeFormat::dynamic);
+  const auto in_float = candidates.all_in(NodeFormat::fp32);
+  for (std::size_t l = 0; l < choice.size(); ++l) {
+    const auto& formats = candidates.layers[l].formats;
+    const bool has_int8 = std::find(formats.begin(), formats.end(), NodeFormat::int8) != formats.end();
+    if (has_int8 || dynamic[l] == in_float[l]) continue;
+    if (candidates.problem.layers[l][dynamic[l]].error <= kHarm) choice[l] = dynamic[l];
+  }
+}
+
 }  // namespace
 
 std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates, std::span<const NodeFormat> formats) {
@@ -50,6 +64,7 @@ std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates,
     if (format == NodeFormat::int8 && run.integers) {
       auto for_size = single;
       for_size.name += "-for-size";
+      add_recurrent(candidates, for_size.choice);
       leave_in_float(candidates, would_fall_back(run), for_size.choice);
       single.choice = for_size.choice;
       leave_in_float(candidates, faster_in_float(run), single.choice);
