@@ -108,7 +108,9 @@ nlohmann::json to_json(const SearchResult& result) {
   out["points"] = nlohmann::json::array();
   for (const auto& point : result.points) out["points"].push_back(to_json(point));
   for (const auto& machine : result.machines) out["machines"].push_back(to_json(machine));
-  for (const auto& stage : result.stages) out["stages"].push_back({{"name", stage.name}, {"seconds", stage.seconds}});
+  for (const auto& stage : result.stages)
+    out["stages"].push_back(
+        {{"name", stage.name}, {"seconds", stage.seconds}, {"peak_memory_bytes", stage.peak_memory}});
   return out;
 }
 
