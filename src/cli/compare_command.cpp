@@ -100,8 +100,7 @@ void run(CompareOptions options, const config::CommandLine& line) {
 void add_compare(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand("compare",
                                      "How close a quantized model is to its float original: SQNR (signal over error, "
-                                     "in dB) and cosine, of each output "
-                                     "and layer");
+                                     "in dB) and cosine, of each output and layer");
   const auto declared = std::make_shared<Declared>(*command, config::kCompare);
   command->footer("Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/");
   command->callback([declared, &signals] {

@@ -2,11 +2,11 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -53,8 +53,7 @@ void add_report(CLI::App& app) {
     results = single_results(std::move(results));
     if (asked->page.empty()) return print_text("{}", markdown_table(results));
     AtomicFile page(asked->page);
-    const auto text = comparison_page(results);
-    page.write(std::as_bytes(std::span(text)));
+    page.write(as_byte_span(comparison_page(results)));
     page.commit();
     print_text("picture: {}\n", asked->page);
   });

@@ -31,8 +31,7 @@ const Option kRows[] = {
      .affects = Affects::integers,
      .group = kAccuracy,
      .help = "convolutions and matrix products for which 8 bits are too few stay in float, or get activations of 16 "
-             "bits (for "
-             "NPUs)",
+             "bits (for NPUs)",
      .label = "float32|int16"},
     {.name = "accuracy-target",
      .at = DETENT_AT(accuracy.target),
@@ -41,8 +40,7 @@ const Option kRows[] = {
      .results = kIntegers | kBlocks,
      .group = kAccuracy,
      .help = "leave as many convolutions and matrix products in float as it takes to reach this value of the metric, "
-             "and no more; with "
-             "--weights-only, give each weight as few bits as reach it",
+             "and no more; with --weights-only, give each weight as few bits as reach it",
      .label = "X",
      .usual = kQuantize},
     {.name = "accuracy-metric",

@@ -1,6 +1,5 @@
 #include "pipeline/search_singles.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -43,12 +42,10 @@ void leave_in_float(const Candidates& candidates, const std::vector<std::string>
 // LSTM layers have integers with dynamic scales alone; those stay in float that do harm by themselves.
 void add_recurrent(const Candidates& candidates, searching::Choice& choice) {
   constexpr double kHarm = 1e-2;  // noise / signal at the worst output
-  const auto dynamic = candidates.all_in(NodeFormat::dynamic);
   const auto in_float = candidates.all_in(NodeFormat::fp32);
+  const auto fixed = candidates.all_in(NodeFormat::int8), dynamic = candidates.all_in(NodeFormat::dynamic);
   for (std::size_t l = 0; l < choice.size(); ++l) {
-    const auto& formats = candidates.layers[l].formats;
-    const bool has_int8 = std::find(formats.begin(), formats.end(), NodeFormat::int8) != formats.end();
-    if (has_int8 || dynamic[l] == in_float[l]) continue;
+    if (fixed[l] != in_float[l] || dynamic[l] == in_float[l]) continue;
     if (candidates.problem.layers[l][dynamic[l]].error <= kHarm) choice[l] = dynamic[l];
   }
 }

@@ -1,11 +1,15 @@
 #include "planning/limits.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <string>
+
+#include "base/bytes.h"
 
 namespace detent::planning {
 namespace fs = std::filesystem;
@@ -77,6 +81,13 @@ std::uint64_t free_disk(const fs::path& directory) {
   std::error_code failed;
   const auto space = fs::space(directory, failed);
   return failed ? 0 : space.available;
+}
+
+Error over_budget(std::string_view what, std::uint64_t needed, std::uint64_t budget) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  const auto [need, left] = format_sizes(needed, budget);
+  return resource_error(fmt::format("{} needs {} of memory, and the budget is {}", what, need, left),
+                        fmt::format("the smallest --memory-budget that works is {}MiB", needed / kMiB + 1));
 }
 
 }  // namespace detent::planning

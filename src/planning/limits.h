@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
 
 namespace detent::planning {
 
@@ -12,5 +15,8 @@ std::uint64_t available_memory();
 
 /// Bytes that an ordinary user can still write to the file system of a directory.
 std::uint64_t free_disk(const std::filesystem::path& directory);
+
+/// The resource error for work that takes more than --memory-budget, with the smallest budget that works.
+Error over_budget(std::string_view what, std::uint64_t needed, std::uint64_t budget);
 
 }  // namespace detent::planning

@@ -11,6 +11,7 @@
 #include "config/derived.h"
 #include "graph/index.h"
 #include "planning/calibration.h"
+#include "planning/limits.h"
 #include "planning/segments.h"
 #include "remedies/trials.h"
 #include "remedies/weight_tuning.h"
@@ -23,10 +24,8 @@ namespace detent::remedies {
 namespace {
 
 // Measured: heap in pieces, integers of weights, sums of pairs.
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::uint64_t kTrials = 12 * kMiB;
-
-constexpr std::uint64_t kCopiesOfWeight = 5;  // measured
+constexpr std::uint64_t kTrials = std::uint64_t{12} << 20;
+constexpr std::uint64_t kCopiesOfWeight = 5;
 
 std::uint64_t weight_bytes(const onnx::Model& model) {
   std::uint64_t bytes = 0;
@@ -40,7 +39,7 @@ planning::Circumstances of_trials(const QuantizeOptions& options, const quantiza
   return {placement.to_observe().size(), false, thread_count(options.threads), 1, sample_bytes};
 }
 
-/// Of trials within the budget, in one piece or in segments; above the budget where they do not fit.
+// Of trials within the budget, in one piece or in segments; above the budget where they do not fit.
 std::uint64_t measuring_memory(const onnx::Model& model, const graph::ValueTypes& types,
                                const quantization::Placement& placement, const QuantizeOptions& options,
                                planning::Circumstances circumstances, const SampleSizes& samples,
@@ -65,13 +64,10 @@ std::uint64_t measuring_memory(const onnx::Model& model, const graph::ValueTypes
 
 // Before any sample runs.
 void refuse_what_was_asked_for(const QuantizeOptions& options, const StageMemory& needed, std::uint64_t budget) {
-  const auto refuse = [&](const char* what, std::uint64_t bytes) {
-    const auto [need, left] = format_sizes(bytes, budget);
-    throw resource_error(fmt::format("{} needs {} of memory, and the budget is {}", what, need, left),
-                         fmt::format("the smallest --memory-budget that works is {}MiB", bytes / kMiB + 1));
-  };
-  if (tunes(options.finetune.rounding) && needed.tuning > budget) refuse("fine-tuning", needed.tuning);
-  if (options.accuracy.target && needed.measuring > budget) refuse("measuring accuracy", needed.measuring);
+  if (tunes(options.finetune.rounding) && needed.tuning > budget)
+    throw planning::over_budget("fine-tuning", needed.tuning, budget);
+  if (options.accuracy.target && needed.measuring > budget)
+    throw planning::over_budget("measuring accuracy", needed.measuring, budget);
 }
 
 }  // namespace

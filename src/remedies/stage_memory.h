@@ -33,8 +33,8 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
                          const quantization::Placement& placement, const QuantizeOptions& options,
                          const SampleSizes& samples, std::uint64_t budget);
 
-/// What trials take beside the model's own sweep: the weight that a trial rounds stands
-/// in memory as it was, as it is rounded, and on its way into the session.
+/// What trials take beside the model's own sweep: the weight that a trial rounds stands in memory as it was, as it is
+/// rounded, and on its way into the session.
 std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placement& placement);
 
 /// What a run does not do, with a note for each.

@@ -31,9 +31,10 @@ std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placeme
 
 void TrialRunner::plan_sweep(const quantization::Placement& placement, const run::Context& context) {
   if (!sweep_) {
-    const planning::Circumstances circumstances{
-        placement.to_observe().size(),           false, thread_count(context.threads), 1, 0,
-        trial_memory(prepared_.model, placement)};
+    const planning::Circumstances circumstances{.observed = placement.to_observe().size(),
+                                                .histograms = false,
+                                                .threads = thread_count(context.threads),
+                                                .beside = trial_memory(prepared_.model, placement)};
     sweep_ = run::set_up_sweep(context, prepared_, placement, source_, circumstances);
   } else if (!sweep_->cuts.empty()) {
     sweep_->spool = run::make_spool(context, sweep_->plan);

@@ -26,8 +26,6 @@
 namespace detent::run {
 namespace {
 
-constexpr std::uint64_t kAhead = std::uint64_t{16} << 20;
-
 exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const std::vector<std::string>& taps,
                    const exec::GuardOptions& guard, exec::SessionMode mode = exec::SessionMode::deployed) {
   exec::SessionOptions options{mode, guard.threads, guard.stop, true};
@@ -109,7 +107,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
   FloatRuns in_float([&] { return open(runtime, original, decisions.taps(), options, mode); }, source, most, &recorder,
                      follows ? nullptr : kept);
-  if (options.saves_memory && !follows) in_float.run_ahead(kAhead);
+  if (options.saves_memory && !follows) in_float.run_ahead(kFloatRunBytes);
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);
   // Results of other decisions cannot be compared: then the file's own run shows only that it runs.

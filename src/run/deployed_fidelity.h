@@ -33,9 +33,8 @@ struct DeployedFidelity {
 
 /// On the samples from where `source` stands, at most so many. The model runs in a process of its own. The caches of
 /// decoders (outputs named "present…") do not count where there are other outputs. Both models have the same inputs and
-/// outputs. `told` gets the number of samples behind it. `kept` serves
-/// calls for the same float model and samples. Throws what the runtime and the samples throw, and bad_input
-/// where there are no samples.
+/// outputs. `told` gets the number of samples behind it. `kept` serves calls for the same float model
+/// and samples. Throws what the runtime and the samples throw, and bad_input where there are no samples.
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options,

@@ -18,9 +18,12 @@ struct FloatRun {
   std::vector<data::Array> results;
 };
 
+/// Bytes of samples and results that may stand in memory.
+inline constexpr std::uint64_t kFloatRunBytes = std::uint64_t{16} << 20;
+
 /// For several models that are compared on the same samples.
 struct KeptFloatRuns {
-  std::uint64_t limit = std::uint64_t{16} << 20;  // bytes, of samples and results
+  std::uint64_t limit = kFloatRunBytes;
   std::vector<FloatRun> runs = {};
   bool are_all = false;  // otherwise each comparison runs the float model anew
 };

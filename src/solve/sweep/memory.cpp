@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "planning/limits.h"
 #include "planning/side_by_side.h"
 #include "solve/sweep/cost.h"
 #include "solve/sweep/stages.h"
@@ -109,11 +110,7 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
   const auto needs =
       needs_of(budget, asked_for, float_model, types, quantized, layers, integers, samples, config, threads);
   const std::uint64_t peak = needs.peak();
-  if (peak > budget) {
-    const auto [need, left] = format_sizes(peak, budget);
-    throw resource_error(fmt::format("fine-tuning needs {} of memory, and the budget is {}", need, left),
-                         fmt::format("the smallest --memory-budget that works is {}MiB", peak / kMiB + 1));
-  }
+  if (peak > budget) throw planning::over_budget("fine-tuning", peak, budget);
   MemoryShares memory;
   memory.together = needs.together;
   for (const auto others : needs.others) memory.layers.push_back(less(budget, others));
