@@ -47,12 +47,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ._base import Options, Path, Size
+'''
+OVERRIDE = '''
 
-if TYPE_CHECKING:
-    from . import _config
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorOverride(Options):
+    """What is done differently for one activation, or for those whose names match a pattern that starts with '^'."""
+
+    tensor: str
+    method: MethodName | None = None
+    range: tuple[float, float] | None = None  #: min, max
 '''
 # Class, base, member of QuantizeOptions that it stands for, which rows (by `only`), what choosing it sets, first line.
 METHODS = [
@@ -74,14 +81,14 @@ DEVICE = "GPUs for calibration (on the first) and fine-tuning; everything else s
 CONFIG = "Everything that decides what becomes of a model. What is not set is as on the command line."
 # Fields of Config that take other classes.
 NESTED = {
-    "method": ("_config.Method | _config.MethodName | None", "calibration method, by class or by name"),
-    "overrides": ("Sequence[_config.TensorOverride] | None", "what is done differently for single activations"),
-    "accuracy": ("_config.Accuracy | None", "what is measured of accuracy, and what for"),
-    "finetune": ("_config.Finetune | _config.RoundingName | None", "fine-tuning of weights, by class or by name"),
-    "weights_only": ("_config.WeightsOnly | bool | None", "quantize weights alone, in blocks; activations stay in float"),
-    "kv_cache": ("_config.KvCache | str | None", 'a decoder keeps keys and values in fewer bits, by class or as in "int8"'),
-    "resources": ("_config.Resources | None", "memory and disk that the run may take"),
-    "device": ("_config.Device | str | None", 'where calibration and fine-tuning compute, by class or as in "cuda:0"'),
+    "method": ("Method | MethodName | None", "calibration method, by class or by name"),
+    "overrides": ("Sequence[TensorOverride] | None", "what is done differently for single activations"),
+    "accuracy": ("Accuracy | None", "what is measured of accuracy, and what for"),
+    "finetune": ("Finetune | RoundingName | None", "fine-tuning of weights, by class or by name"),
+    "weights_only": ("WeightsOnly | bool | None", "quantize weights alone, in blocks; activations stay in float"),
+    "kv_cache": ("KvCache | str | None", 'a decoder keeps keys and values in fewer bits, by class or as in "int8"'),
+    "resources": ("Resources | None", "memory and disk that the run may take"),
+    "device": ("Device | str | None", 'where calibration and fine-tuning compute, by class or as in "cuda:0"'),
 }
 CALLS = {"model", "output", "calibration_data", "statistics", "external_data_threshold", "prepared_output", "profile", "report"}
 CALLS |= {"trace", "runtime"}
@@ -116,6 +123,12 @@ def documented(first: str, options: list[tuple[str, str]]) -> list[str]:
     for name, text in options:
         lines += textwrap.wrap(f"{name}: {text}", 124, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False)
     return [*lines, '    """', ""]
+
+
+def one_of(classes: str, names: str, rows: list[tuple[str, str, str]], more: list[str]) -> list[str]:
+    """The type of one of several classes, and the type of their names."""
+    words = ", ".join(f'"{word}"' for word in [*more, *(word for _, word, _ in rows)])
+    return ["", "", f"{classes} = {' | '.join(name for name, _, _ in rows)}", f"{names} = Literal[{words}]"]
 
 
 def explained(option: Option) -> str:
@@ -177,10 +190,12 @@ def python_text(options: list[Option]) -> str:
     lines = HEAD.splitlines()
     for name, word, first in METHODS:
         lines += python_class(name, "Options", first, read_by(of("method"), word), f'{{"method": "{word}"}}')
+    lines += one_of("Method", "MethodName", METHODS, []) + OVERRIDE.splitlines()
     everyone = [o for o in of("finetune") if not o["only"] and o["path"] != "finetune.rounding"]
     lines += python_class("Tuning", "Options", "What all ways of fine-tuning have in common.", everyone)
     for name, word, first in TUNINGS:
         lines += python_class(name, "Tuning", first, read_by(of("finetune"), word), f'{{"rounding": "{word}"}}', inherited=everyone)
+    lines += one_of("Finetune", "RoundingName", TUNINGS, ["auto", "nearest"])
     blocks = [o for o in of("weights_only") if o["path"] != "weights_only.enabled"]
     lines += python_class("WeightsOnly", "Options", WEIGHTS_ONLY, blocks, '{"enabled": True}')
     lines += python_class("KvCache", "Options", KV_CACHE, of("kv_cache"))

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from . import _core, _options
-from ._base import Options, Path, Size, make
+from ._base import Path, Size, make
 from ._options import (
     AdaQuant,
     AdaRound,
     Entropy,
+    Finetune,
     Gptq,
     KvCache,
     LayerwisePercentile,
+    Method,
+    MethodName,
     MinMax,
     Mse,
     Percentile,
     Resources,
+    RoundingName,
+    TensorOverride,
     WeightsOnly,
 )
 
 __all__ = ["Accuracy", "AdaQuant", "AdaRound", "Config", "Device", "Entropy", "Finetune", "Gptq", "LayerwisePercentile", "Method"]
 __all__ += ["MethodName", "MinMax", "Mse", "Path", "Percentile", "Resources", "RoundingName", "Size", "TensorOverride"]
 __all__ += ["KvCache", "WeightsOnly", "make"]
-
-MethodName = Literal["minmax", "percentile", "layerwise-percentile", "mse", "entropy"]
-RoundingName = Literal["auto", "nearest", "adaround", "adaquant", "gptq"]
-Method = MinMax | Percentile | LayerwisePercentile | Mse | Entropy
-Finetune = AdaRound | AdaQuant | Gptq
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TensorOverride(Options):
-    """What is done differently for one activation, or for those whose names match a pattern that starts with '^'."""
-
-    tensor: str
-    method: MethodName | None = None
-    range: tuple[float, float] | None = None  #: min, max
 
 
 class Accuracy(_options.Accuracy):

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ._base import Options, Path, Size
-
-if TYPE_CHECKING:
-    from . import _config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +75,19 @@ class Entropy(Options):
     _chosen = {"method": "entropy"}
     entropy_bins: int = 2048
     entropy_levels: int = 128
+
+
+Method = MinMax | Percentile | LayerwisePercentile | Mse | Entropy
+MethodName = Literal["minmax", "percentile", "layerwise-percentile", "mse", "entropy"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorOverride(Options):
+    """What is done differently for one activation, or for those whose names match a pattern that starts with '^'."""
+
+    tensor: str
+    method: MethodName | None = None
+    range: tuple[float, float] | None = None  #: min, max
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,6 +209,10 @@ class Gptq(Tuning):
     _chosen = {"rounding": "gptq"}
     damping: float = 0.01
     activation_order: bool = True
+
+
+Finetune = AdaRound | AdaQuant | Gptq
+RoundingName = Literal["auto", "nearest", "adaround", "adaquant", "gptq"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -417,9 +431,9 @@ class Config(Options):
     batch_size: int | None = None
     input_values: Sequence[str] | None = None
     allow_nonfinite: bool | None = None
-    method: _config.Method | _config.MethodName | None = None
-    accuracy: _config.Accuracy | None = None
-    overrides: Sequence[_config.TensorOverride] | None = None
+    method: Method | MethodName | None = None
+    accuracy: Accuracy | None = None
+    overrides: Sequence[TensorOverride] | None = None
     activations: Literal["static", "dynamic"] | None = None
     quant_format: Literal["qdq", "qoperator"] | None = None
     activation_type: (
@@ -457,14 +471,14 @@ class Config(Options):
     nodes: Sequence[str] | None = None
     exclude_nodes: Sequence[str] | None = None
     passthrough_op_types: Sequence[str] | None = None
-    weights_only: _config.WeightsOnly | bool | None = None
-    kv_cache: _config.KvCache | str | None = None
+    weights_only: WeightsOnly | bool | None = None
+    kv_cache: KvCache | str | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
     max_latency: float | None = None
     kernel_table: Path | None = None
-    finetune: _config.Finetune | _config.RoundingName | None = None
+    finetune: Finetune | RoundingName | None = None
     threads: int | None = None
     workers: int | None = None
-    resources: _config.Resources | None = None
-    device: _config.Device | str | None = None
+    resources: Resources | None = None
+    device: Device | str | None = None
     bench: bool | None = None
