@@ -8,7 +8,7 @@
 #include <ctime>
 #include <vector>
 
-#include "quantization/block_search.h"
+#include "quantization/blocks/block_search.h"
 #include "random_values.h"
 #include "solve/blocks/block_solver.h"
 

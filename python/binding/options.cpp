@@ -10,7 +10,7 @@
 #include "config/presets.h"
 #include "config/value.h"
 #include "fields.h"
-#include "run/automatic_target.h"
+#include "run/model/automatic_target.h"
 
 namespace detent::python {
 

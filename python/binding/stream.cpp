@@ -9,7 +9,7 @@
 #include "arrays.h"
 #include "config/command_line_names.h"
 #include "fields.h"
-#include "run/pictures.h"
+#include "run/samples/pictures.h"
 
 namespace detent::python {
 namespace {

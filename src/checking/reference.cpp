@@ -8,7 +8,7 @@
 
 #include "checking/reference_graph.h"
 #include "checking/reference_products.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 
 namespace detent::checking {
 namespace {

@@ -21,7 +21,7 @@
 #include <system_error>
 
 #include "base/leftovers.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 #include "detent/error.h"
 #include "run/command.h"
 

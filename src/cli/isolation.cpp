@@ -21,7 +21,7 @@
 #include "base/file.h"
 #include "base/leftovers_journal.h"
 #include "base/spawn_texts.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 #include "cli/signals.h"
 
 namespace detent::cli {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/paths.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 
 namespace detent::cli {
 namespace {

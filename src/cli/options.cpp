@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "cli/config_file.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 #include "cli/usage_errors.h"
 
 namespace detent::cli {

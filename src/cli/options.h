@@ -13,7 +13,7 @@
 #include "config/option.h"
 #include "config/presets.h"
 #include "config/value.h"
-#include "run/automatic_target.h"
+#include "run/model/automatic_target.h"
 
 namespace detent::cli {
 

@@ -7,7 +7,7 @@
 
 #include "config/option.h"
 #include "detent/samples.h"
-#include "run/pictures.h"
+#include "run/samples/pictures.h"
 
 namespace detent::cli {
 

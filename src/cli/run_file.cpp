@@ -13,8 +13,8 @@
 #include "cli/config_file.h"
 #include "config/value.h"
 #include "onnx/model.h"
-#include "run/model_fingerprint.h"
-#include "run/model_folder.h"
+#include "run/files/model_fingerprint.h"
+#include "run/files/model_folder.h"
 
 namespace detent::cli {
 namespace {

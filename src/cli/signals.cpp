@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/leftovers.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 #include "run/command.h"
 
 namespace detent::cli {

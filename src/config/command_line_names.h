@@ -4,7 +4,7 @@
 #include <span>
 
 #include "config/enum_names.h"
-#include "data/picture_stream.h"
+#include "data/formats/picture_stream.h"
 
 namespace detent::config {
 

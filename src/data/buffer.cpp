@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "data/text.h"
+#include "data/formats/text.h"
 
 namespace detent::data {
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "data/text.h"
+#include "data/formats/text.h"
 
 namespace detent::data {
 namespace {

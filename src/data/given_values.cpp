@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "data/buffer.h"
-#include "data/text.h"
+#include "data/formats/text.h"
 #include "onnx/half.h"
 
 namespace detent::data {

@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/paths.h"
-#include "data/picture.h"
-#include "data/text.h"
+#include "data/formats/picture.h"
+#include "data/formats/text.h"
 
 namespace detent::data {
 namespace {

@@ -11,11 +11,11 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "data/buffer.h"
-#include "data/npy.h"
-#include "data/npz.h"
-#include "data/pb.h"
-#include "data/text.h"
-#include "data/wav.h"
+#include "data/formats/npy.h"
+#include "data/formats/npz.h"
+#include "data/formats/pb.h"
+#include "data/formats/text.h"
+#include "data/formats/wav.h"
 
 namespace detent::data {
 namespace {

@@ -5,12 +5,12 @@
 
 #include "base/error.h"
 #include "data/batch.h"
-#include "data/decoder.h"
+#include "data/formats/decoder.h"
+#include "data/formats/text.h"
 #include "data/given_values.h"
 #include "data/layout.h"
 #include "data/load.h"
 #include "data/sample.h"
-#include "data/text.h"
 #include "data/units.h"
 
 namespace detent::data {

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "data/buffer.h"
-#include "data/decoder.h"
-#include "data/text.h"
+#include "data/formats/decoder.h"
+#include "data/formats/text.h"
 #include "data/units.h"
 
 namespace detent::data {

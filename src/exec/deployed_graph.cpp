@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "exec/emit.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 
 namespace detent::exec {
 namespace {

@@ -1,7 +1,7 @@
 // bfloat16 in models that ONNX Runtime's CPU is to tell about, which has no kernels of it.
 #pragma once
 
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 
 namespace detent::graph {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 

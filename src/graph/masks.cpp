@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "graph/constants.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/half.h"
 #include "onnx/write.h"

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "detent/transformer.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/values.h"
 #include "onnx/model.h"
 

@@ -16,15 +16,15 @@
 #include "exec/guarded_session.h"
 #include "exec/kernel_times.h"
 #include "exec/session.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "run/command.h"
+#include "run/comparison/latency.h"
 #include "run/deadline.h"
-#include "run/kv_cache.h"
-#include "run/latency.h"
-#include "run/model_folder.h"
-#include "run/outputs.h"
-#include "run/samples.h"
+#include "run/files/model_folder.h"
+#include "run/files/outputs.h"
+#include "run/model/kv_cache.h"
+#include "run/samples/samples.h"
 
 namespace detent {
 namespace {

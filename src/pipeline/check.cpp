@@ -18,17 +18,17 @@
 #include "checking/table.h"
 #include "config/targets.h"
 #include "exec/session.h"
-#include "graph/fixed_shapes.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/fixed_shapes.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "graph/work.h"
 #include "onnx/model.h"
 #include "onnx/quark.h"
 #include "pipeline/check_model.h"
-#include "quantization/placement.h"
-#include "run/automatic_target.h"
+#include "quantization/placement/placement.h"
 #include "run/deadline.h"
-#include "run/model_folder.h"
+#include "run/files/model_folder.h"
+#include "run/model/automatic_target.h"
 
 namespace detent {
 namespace {

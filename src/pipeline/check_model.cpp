@@ -12,12 +12,12 @@
 #include "exec/session.h"
 #include "graph/bfloat16.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "onnx/quark.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
-#include "run/low_floats.h"
+#include "run/model/low_floats.h"
 
 namespace detent::pipeline {
 namespace {

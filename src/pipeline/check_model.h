@@ -14,7 +14,7 @@
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::pipeline {
 

@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "graph/rotate_stream.h"
+#include "graph/rewrites/rotate_stream.h"
 #include "run/sweep_setup.h"
 
 namespace detent::pipeline {

@@ -7,10 +7,10 @@
 
 #include "base/file.h"
 #include "detent/quantize.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
-#include "run/run_directory.h"
+#include "run/files/run_directory.h"
 
 namespace detent::pipeline {
 

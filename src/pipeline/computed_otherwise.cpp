@@ -11,7 +11,7 @@
 #include "detent/verify.h"
 #include "onnx/model.h"
 #include "profile/meters.h"
-#include "run/outputs.h"
+#include "run/files/outputs.h"
 
 namespace detent::pipeline {
 namespace {

@@ -13,9 +13,9 @@
 #include "exec/interleaved_timing.h"
 #include "exec/providers.h"
 #include "onnx/write.h"
-#include "run/automatic_target.h"
 #include "run/deadline.h"
-#include "run/samples.h"
+#include "run/model/automatic_target.h"
+#include "run/samples/samples.h"
 
 namespace detent::pipeline {
 namespace {

@@ -14,7 +14,7 @@
 #include "data/tap.h"
 #include "detent/verify.h"
 #include "exec/session.h"
-#include "run/latency.h"
+#include "run/comparison/latency.h"
 
 namespace detent::pipeline {
 

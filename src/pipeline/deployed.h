@@ -12,7 +12,7 @@
 #include "detent/quantize.h"
 #include "exec/session.h"
 #include "profile/profiler.h"
-#include "run/deployed_fidelity.h"
+#include "run/comparison/deployed_fidelity.h"
 
 namespace detent::pipeline {
 

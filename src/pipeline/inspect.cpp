@@ -14,14 +14,14 @@
 #include "exec/session.h"
 #include "graph/index.h"
 #include "graph/liveness.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/transformer.h"
 #include "graph/work.h"
 #include "onnx/bodies.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
 #include "run/deadline.h"
-#include "run/model_folder.h"
+#include "run/files/model_folder.h"
 #include "solve/sweep/cost.h"
 
 namespace detent {

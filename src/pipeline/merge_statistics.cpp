@@ -7,7 +7,7 @@
 #include "base/paths.h"
 #include "calibration/statistics_file.h"
 #include "detent/calibrate.h"
-#include "run/outputs.h"
+#include "run/files/outputs.h"
 
 namespace detent {
 

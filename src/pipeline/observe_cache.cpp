@@ -2,8 +2,8 @@
 
 #include "base/parallel.h"
 #include "planning/calibration.h"
-#include "quantization/placement.h"
-#include "run/prepare.h"
+#include "quantization/placement/placement.h"
+#include "run/model/prepare.h"
 #include "run/sweep_setup.h"
 #include "solve/sweep/gram_sweep.h"
 

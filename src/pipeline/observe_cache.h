@@ -7,7 +7,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "run/context.h"
-#include "run/kv_cache.h"
+#include "run/model/kv_cache.h"
 
 namespace detent::pipeline {
 

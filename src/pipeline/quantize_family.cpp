@@ -14,11 +14,11 @@
 #include "onnx/write.h"
 #include "pipeline/deployed.h"
 #include "pipeline/stages.h"
-#include "run/model_folder.h"
-#include "run/outcome.h"
-#include "run/outputs.h"
-#include "run/run_profiler.h"
-#include "run/samples.h"
+#include "run/comparison/outcome.h"
+#include "run/files/model_folder.h"
+#include "run/files/outputs.h"
+#include "run/records/run_profiler.h"
+#include "run/samples/samples.h"
 
 namespace detent::pipeline {
 namespace {

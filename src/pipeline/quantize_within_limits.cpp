@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "config/validate.h"
 #include "detent/search.h"
-#include "run/outputs.h"
+#include "run/files/outputs.h"
 
 namespace detent::pipeline {
 namespace {

@@ -6,8 +6,8 @@
 #include "pipeline/stages/cache.h"
 #include "pipeline/stages/floats.h"
 #include "pipeline/stages/integers.h"
-#include "run/proof.h"
-#include "run/samples.h"
+#include "run/comparison/proof.h"
+#include "run/samples/samples.h"
 #include "shim/shared_work.h"
 
 namespace detent::pipeline {

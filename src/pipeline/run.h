@@ -13,15 +13,15 @@
 #include "data/sample.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "pipeline/recipe.h"
 #include "profile/profiler.h"
 #include "run/context.h"
-#include "run/prepare.h"
-#include "run/run_directory.h"
-#include "run/run_profiler.h"
-#include "run/run_report.h"
+#include "run/files/run_directory.h"
+#include "run/model/prepare.h"
+#include "run/records/run_profiler.h"
+#include "run/records/run_report.h"
 
 namespace detent::pipeline {
 

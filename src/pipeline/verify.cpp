@@ -18,16 +18,16 @@
 #include "exec/emit.h"
 #include "exec/guarded_session.h"
 #include "graph/decisions.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/segment.h"
 #include "pipeline/consumers.h"
-#include "run/automatic_target.h"
+#include "run/comparison/pairing.h"
+#include "run/comparison/shared_decisions.h"
 #include "run/deadline.h"
-#include "run/kv_cache.h"
-#include "run/model_folder.h"
-#include "run/pairing.h"
-#include "run/samples.h"
-#include "run/shared_decisions.h"
+#include "run/files/model_folder.h"
+#include "run/model/automatic_target.h"
+#include "run/model/kv_cache.h"
+#include "run/samples/samples.h"
 
 namespace detent {
 namespace {

@@ -14,7 +14,7 @@
 #include "config/targets.h"
 #include "graph/index.h"
 #include "graph/traits.h"
-#include "quantization/float_range.h"
+#include "quantization/floats/float_range.h"
 #include "quantization/power_of_two.h"
 
 namespace detent::quantization {

@@ -14,7 +14,7 @@
 #include "onnx/model.h"
 #include "quantization/formats.h"
 #include "quantization/granularity.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 #include "quantization/weights.h"
 
 namespace detent::quantization {

@@ -12,8 +12,8 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/exchange.h"
-#include "quantization/left_in_float.h"
-#include "quantization/selection.h"
+#include "quantization/placement/left_in_float.h"
+#include "quantization/placement/selection.h"
 
 namespace detent::quantization {
 namespace {

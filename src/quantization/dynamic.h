@@ -8,7 +8,7 @@
 
 #include "detent/config.h"
 #include "onnx/model.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::quantization {
 

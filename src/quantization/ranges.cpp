@@ -11,7 +11,7 @@
 #include "calibration/methods.h"
 #include "config/targets.h"
 #include "quantization/formats.h"
-#include "quantization/name_pattern.h"
+#include "quantization/placement/name_pattern.h"
 
 namespace detent::quantization {
 namespace {

@@ -9,7 +9,7 @@
 #include "calibration/statistics.h"
 #include "detent/config.h"
 #include "quantization/assignment.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::quantization {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "graph/index.h"
-#include "graph/rewrite.h"
-#include "quantization/placement.h"
+#include "graph/rewrites/rewrite.h"
+#include "quantization/placement/placement.h"
 #include "remedies/fake_quantizer.h"
 
 namespace detent::remedies {

@@ -10,7 +10,7 @@
 #include "quantization/assignment.h"
 #include "quantization/emit/emitted.h"
 #include "remedies/fallback_choice.h"
-#include "run/prepare.h"
+#include "run/model/prepare.h"
 
 namespace detent::remedies {
 

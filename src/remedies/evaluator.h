@@ -19,9 +19,9 @@
 #include "remedies/fake_quantizer.h"
 #include "remedies/trial_runner.h"
 #include "run/calibration_device.h"
-#include "run/content_order.h"
+#include "run/comparison/deployed_fidelity.h"
 #include "run/context.h"
-#include "run/deployed_fidelity.h"
+#include "run/samples/content_order.h"
 
 namespace detent::remedies {
 

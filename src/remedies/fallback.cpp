@@ -16,7 +16,7 @@
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
 #include "remedies/workload.h"
-#include "run/finish_integers.h"
+#include "run/model/finish_integers.h"
 
 namespace detent::remedies {
 namespace {

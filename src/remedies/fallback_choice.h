@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::remedies {
 

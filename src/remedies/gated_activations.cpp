@@ -1,7 +1,7 @@
 // Gates in integers: x * Sigmoid(x) behind a convolution takes the runtime less than half the time there, and the
 // chains do not end at it. What the additional roundings do is measured for groups of gates that follow one another;
 // those that do least go to integers, as many as the results allow.
-#include "quantization/gated_activations.h"
+#include "quantization/placement/gated_activations.h"
 #include "base/bytes.h"
 
 #include <fmt/format.h>

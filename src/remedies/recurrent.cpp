@@ -10,7 +10,7 @@
 
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
-#include "run/finish_integers.h"
+#include "run/model/finish_integers.h"
 
 namespace detent::remedies {
 namespace {

@@ -15,8 +15,8 @@
 #include "planning/segments.h"
 #include "remedies/trials.h"
 #include "remedies/weight_tuning.h"
-#include "run/content_order.h"
-#include "run/samples.h"
+#include "run/samples/content_order.h"
+#include "run/samples/samples.h"
 #include "run/sweep_setup.h"
 #include "solve/sweep/memory.h"
 

@@ -10,8 +10,8 @@
 #include "detent/quantize.h"
 #include "exec/session.h"
 #include "graph/values.h"
-#include "quantization/placement.h"
-#include "run/prepare.h"
+#include "quantization/placement/placement.h"
+#include "run/model/prepare.h"
 
 namespace detent::remedies {
 

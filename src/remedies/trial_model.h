@@ -10,7 +10,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "quantization/assignment.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::remedies {
 

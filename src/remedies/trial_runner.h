@@ -10,7 +10,7 @@
 
 #include "remedies/trials.h"
 #include "run/context.h"
-#include "run/prepare.h"
+#include "run/model/prepare.h"
 #include "run/sweep_setup.h"
 
 namespace detent::remedies {

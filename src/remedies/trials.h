@@ -15,8 +15,8 @@
 #include "remedies/fake_quantizer.h"
 #include "remedies/fallback_choice.h"
 #include "remedies/trial_model.h"
+#include "run/comparison/pairing.h"
 #include "run/context.h"
-#include "run/pairing.h"
 #include "store/spool.h"
 
 namespace detent::remedies {

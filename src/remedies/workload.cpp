@@ -6,8 +6,8 @@
 
 #include "graph/traits.h"
 #include "graph/work.h"
-#include "quantization/integer_chains.h"
-#include "run/finish_integers.h"
+#include "quantization/placement/integer_chains.h"
+#include "run/model/finish_integers.h"
 
 namespace detent::remedies {
 namespace {

@@ -9,9 +9,9 @@
 #include "graph/index.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 #include "remedies/fallback_choice.h"
-#include "run/prepare.h"
+#include "run/model/prepare.h"
 
 namespace detent::remedies {
 

@@ -23,10 +23,10 @@
 #include "exec/sweep.h"
 #include "graph/index.h"
 #include "planning/calibration.h"
-#include "run/model_fingerprint.h"
-#include "run/sample_feed.h"
-#include "run/sample_queue.h"
-#include "run/suspicious_data.h"
+#include "run/files/model_fingerprint.h"
+#include "run/samples/sample_feed.h"
+#include "run/samples/sample_queue.h"
+#include "run/samples/suspicious_data.h"
 
 namespace detent::run {
 namespace {

@@ -12,10 +12,10 @@
 #include "calibration/statistics.h"
 #include "data/sample.h"
 #include "exec/session.h"
-#include "quantization/placement.h"
-#include "run/checkpoint.h"
+#include "quantization/placement/placement.h"
 #include "run/context.h"
-#include "run/prepare.h"
+#include "run/files/checkpoint.h"
+#include "run/model/prepare.h"
 #include "shim/ranks.h"
 #include "store/spool.h"
 

@@ -12,8 +12,8 @@
 #include "base/json.h"
 #include "config/identity.h"
 #include "onnx/model.h"
-#include "run/model_fingerprint.h"
-#include "run/model_folder.h"
+#include "run/files/model_fingerprint.h"
+#include "run/files/model_folder.h"
 #include "shim/shared_work.h"
 
 namespace detent::run {

@@ -16,10 +16,10 @@
 #include "graph/liveness.h"
 #include "planning/limits.h"
 #include "planning/parts.h"
-#include "run/measured_shapes.h"
 #include "run/merged_statistics.h"
-#include "run/samples.h"
-#include "run/suspicious_data.h"
+#include "run/samples/measured_shapes.h"
+#include "run/samples/samples.h"
+#include "run/samples/suspicious_data.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;

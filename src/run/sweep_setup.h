@@ -12,11 +12,11 @@
 #include "data/sample.h"
 #include "detent/resources.h"
 #include "planning/segments.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 #include "run/collect.h"
 #include "run/context.h"
-#include "run/prepare.h"
-#include "run/run_directory.h"
+#include "run/files/run_directory.h"
+#include "run/model/prepare.h"
 #include "store/spool.h"
 
 namespace detent::run {

@@ -6,7 +6,7 @@
 
 #include "graph/traits.h"
 #include "graph/work.h"
-#include "quantization/integer_chains.h"
+#include "quantization/placement/integer_chains.h"
 #include "speed/min_cut.h"
 
 namespace detent::speed {

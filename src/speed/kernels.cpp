@@ -13,7 +13,7 @@
 #include "quantization/assignment.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/qdq.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::speed {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/text.h"
+#include "data/formats/text.h"
 #include "support.h"
 
 namespace detent::data::test {

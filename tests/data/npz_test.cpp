@@ -1,4 +1,4 @@
-#include "data/npz.h"
+#include "data/formats/npz.h"
 
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-#include "data/pb.h"
+#include "data/formats/pb.h"
 
 #include <protozero/pbf_writer.hpp>
 #include <string>

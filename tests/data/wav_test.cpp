@@ -1,4 +1,4 @@
-#include "data/wav.h"
+#include "data/formats/wav.h"
 
 #include <limits>
 #include <string>

@@ -5,9 +5,9 @@
 
 #include "exec/support.h"
 #include "graph/constants.h"
-#include "graph/einsum_weights.h"
-#include "graph/fixed_shapes.h"
 #include "graph/masks.h"
+#include "graph/rewrites/einsum_weights.h"
+#include "graph/rewrites/fixed_shapes.h"
 #include "onnx/half.h"
 #include "onnx/write.h"
 

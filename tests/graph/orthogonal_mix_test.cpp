@@ -1,4 +1,4 @@
-#include "graph/orthogonal_mix.h"
+#include "graph/rewrites/orthogonal_mix.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The rewrites but for the opset upgrade, by structure; tests/exec compares what the models compute.
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 
 #include <cmath>
 

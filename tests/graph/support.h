@@ -2,7 +2,7 @@
 #pragma once
 
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/external_data.h"
 #include "onnx/support.h"
 

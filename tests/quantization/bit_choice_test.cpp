@@ -1,4 +1,4 @@
-#include "quantization/bit_choice.h"
+#include "quantization/blocks/bit_choice.h"
 
 #include <gtest/gtest.h>
 

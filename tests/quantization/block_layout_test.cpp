@@ -1,4 +1,4 @@
-#include "quantization/block_layout.h"
+#include "quantization/blocks/block_layout.h"
 
 #include <gtest/gtest.h>
 

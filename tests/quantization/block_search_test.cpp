@@ -1,4 +1,4 @@
-#include "quantization/block_search.h"
+#include "quantization/blocks/block_search.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/blocks.h"
+#include "quantization/blocks/blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/half_values.h"
+#include "quantization/floats/half_values.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/input_folds.h"
+#include "quantization/blocks/input_folds.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "onnx/write.h"
-#include "quantization/block_stream.h"
+#include "quantization/blocks/block_stream.h"
 
 namespace detent::quantization {
 namespace {

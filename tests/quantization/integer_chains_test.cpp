@@ -1,10 +1,10 @@
-#include "quantization/integer_chains.h"
+#include "quantization/placement/integer_chains.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "quantization/selection.h"
+#include "quantization/placement/selection.h"
 #include "quantization/support.h"
 
 namespace detent::quantization {

@@ -1,4 +1,4 @@
-#include "quantization/passthrough.h"
+#include "quantization/placement/passthrough.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 #include <gtest/gtest.h>
 

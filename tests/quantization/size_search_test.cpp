@@ -1,4 +1,4 @@
-#include "quantization/size_search.h"
+#include "quantization/blocks/size_search.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::quantization::testing {
 

@@ -1,4 +1,4 @@
-#include "quantization/wide_values.h"
+#include "quantization/placement/wide_values.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include "exec/support.h"
 #include "onnx/write.h"
 #include "run/calibration_device.h"
-#include "run/samples.h"
+#include "run/samples/samples.h"
 
 namespace detent::run {
 namespace {

@@ -1,4 +1,4 @@
-#include "run/content_order.h"
+#include "run/samples/content_order.h"
 
 #include <gtest/gtest.h>
 

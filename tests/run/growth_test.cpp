@@ -6,12 +6,12 @@
 #include "graph/execution_order.h"
 #include "graph/index.h"
 #include "graph/liveness.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/segment.h"
 #include "planning/segments.h"
 #include "quantization/emit/barriers.h"
 #include "quantization/support.h"
-#include "run/quantize_result.h"
+#include "run/records/quantize_result.h"
 
 namespace detent::run {
 namespace {

@@ -1,10 +1,10 @@
 // What becomes of the times of runs.
-#include "run/latency.h"
+#include "run/comparison/latency.h"
 
 #include <gtest/gtest.h>
 
 #include "exec/support.h"
-#include "run/latency_change.h"
+#include "run/comparison/latency_change.h"
 
 namespace detent::run {
 namespace {

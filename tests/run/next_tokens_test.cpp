@@ -1,4 +1,4 @@
-#include "run/next_tokens.h"
+#include "run/comparison/next_tokens.h"
 
 #include <gtest/gtest.h>
 

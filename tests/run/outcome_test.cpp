@@ -1,5 +1,5 @@
 // What is said of a result.
-#include "run/outcome.h"
+#include "run/comparison/outcome.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "run/pairing.h"
+#include "run/comparison/pairing.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What a run leaves for a later one, and what is saved in it.
-#include "run/run_directory.h"
+#include "run/files/run_directory.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "detent/error.h"
-#include "run/checkpoint.h"
+#include "run/files/checkpoint.h"
 
 namespace detent::run {
 namespace {

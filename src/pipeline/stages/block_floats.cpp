@@ -9,8 +9,8 @@
 #include "config/enum_names.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/block_floats.h"
-#include "quantization/placement.h"
-#include "run/quantize_result.h"
+#include "quantization/placement/placement.h"
+#include "run/records/quantize_result.h"
 
 namespace detent::pipeline {
 

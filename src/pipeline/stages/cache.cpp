@@ -1,12 +1,12 @@
 #include "pipeline/stages/cache.h"
 
 #include "exec/session.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/transformer.h"
 #include "pipeline/observe_cache.h"
-#include "run/content_order.h"
-#include "run/prepare.h"
-#include "run/samples.h"
+#include "run/model/prepare.h"
+#include "run/samples/content_order.h"
+#include "run/samples/samples.h"
 
 namespace detent::pipeline {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "pipeline/run.h"
-#include "run/kv_cache.h"
+#include "run/model/kv_cache.h"
 
 namespace detent::pipeline {
 

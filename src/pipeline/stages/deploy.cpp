@@ -16,9 +16,9 @@
 #include "pipeline/stages/cache.h"
 #include "pipeline/stages/floats.h"
 #include "pipeline/stages/integers.h"
-#include "run/kv_cache.h"
-#include "run/outputs.h"
-#include "run/proof.h"
+#include "run/comparison/proof.h"
+#include "run/files/outputs.h"
+#include "run/model/kv_cache.h"
 #include "run/shared_run.h"
 
 namespace detent::pipeline {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"
 #include "quantization/emit/dynamic.h"

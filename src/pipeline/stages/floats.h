@@ -6,8 +6,8 @@
 #include "calibration/statistics.h"
 #include "detent/config.h"
 #include "pipeline/run.h"
-#include "quantization/float_placement.h"
-#include "run/run_directory.h"
+#include "quantization/floats/float_placement.h"
+#include "run/files/run_directory.h"
 
 namespace detent::pipeline {
 

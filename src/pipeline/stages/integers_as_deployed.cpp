@@ -11,10 +11,10 @@
 #include "pipeline/stages/integers.h"
 #include "remedies/remedies.h"
 #include "remedies/workload.h"
-#include "run/finish_integers.h"
-#include "run/outputs.h"
-#include "run/proof.h"
-#include "run/samples.h"
+#include "run/comparison/proof.h"
+#include "run/files/outputs.h"
+#include "run/model/finish_integers.h"
+#include "run/samples/samples.h"
 #include "run/sweep_setup.h"
 
 namespace detent::pipeline {

@@ -10,7 +10,7 @@
 #include "config/derived.h"
 #include "config/node_formats.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/write.h"
 #include "pipeline/stages.h"
 #include "pipeline/stages/integers.h"
@@ -18,11 +18,11 @@
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/qdq.h"
 #include "remedies/remedies.h"
-#include "run/explain.h"
-#include "run/finish_integers.h"
-#include "run/node_formats.h"
-#include "run/prepare.h"
-#include "run/quantize_result.h"
+#include "run/comparison/explain.h"
+#include "run/model/finish_integers.h"
+#include "run/model/node_formats.h"
+#include "run/model/prepare.h"
+#include "run/records/quantize_result.h"
 
 namespace detent::pipeline {
 namespace {

@@ -4,16 +4,16 @@
 #include <utility>
 
 #include "config/identity.h"
-#include "graph/fixed_shapes.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/fixed_shapes.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/transformer.h"
 #include "onnx/write.h"
 #include "pipeline/deployed.h"
 #include "pipeline/stages/integers.h"
 #include "quantization/ranges.h"
-#include "run/model_fingerprint.h"
-#include "run/outputs.h"
-#include "run/proposals.h"
+#include "run/files/model_fingerprint.h"
+#include "run/files/outputs.h"
+#include "run/model/proposals.h"
 #include "shim/shared_work.h"
 #include "store/open_device.h"
 

@@ -18,7 +18,7 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/half.h"
-#include "quantization/rules.h"
+#include "quantization/placement/rules.h"
 
 namespace detent::quantization {
 namespace {

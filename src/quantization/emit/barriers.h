@@ -18,7 +18,7 @@ namespace detent::quantization {
 void add_barriers(Emitted& emitted);
 
 /// The same where ONNX Runtime would not load the model:
-/// - behind is_float_kernel() (quantization/rules.h), for which it would take integer kernels;
+/// - behind is_float_kernel() (quantization/placement/rules.h), for which it would take integer kernels;
 /// - behind weights of 2 or 4 bits in a body, which it would merge with their product, and looks for among the body's
 ///   own tensors;
 /// - from opset 21 on, where int8 would be carried over what moves values (QDQPropagation; seen with 1.31 and 1.32): it

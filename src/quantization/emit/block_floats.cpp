@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/quark.h"
 
 namespace detent::quantization {

@@ -6,7 +6,7 @@
 #include "detent/config.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantization/placement.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::quantization {
 

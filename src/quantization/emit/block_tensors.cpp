@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "onnx/half.h"
-#include "quantization/block_layout.h"
-#include "quantization/element_blocks.h"
+#include "quantization/blocks/block_layout.h"
+#include "quantization/blocks/element_blocks.h"
 #include "quantization/formats.h"
 
 namespace detent::quantization {

@@ -10,7 +10,7 @@
 
 #include "graph/index.h"
 #include "onnx/model.h"
-#include "quantization/block_stream.h"
+#include "quantization/blocks/block_stream.h"
 
 namespace detent::quantization {
 

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "quantization/emit/block_tensors.h"
 
 namespace detent::quantization {

@@ -7,8 +7,8 @@
 
 #include "detent/config.h"
 #include "onnx/model.h"
-#include "quantization/block_stream.h"
-#include "quantization/block_weights.h"
+#include "quantization/blocks/block_stream.h"
+#include "quantization/blocks/block_weights.h"
 
 namespace detent::quantization {
 

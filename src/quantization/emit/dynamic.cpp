@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "quantization/weights.h"
 
 namespace detent::quantization {

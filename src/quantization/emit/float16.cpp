@@ -10,8 +10,8 @@
 #include "graph/index.h"
 #include "onnx/write.h"
 #include "quantization/emit/barriers.h"
-#include "quantization/float_rules.h"
-#include "quantization/half_values.h"
+#include "quantization/floats/float_rules.h"
+#include "quantization/floats/half_values.h"
 
 namespace detent::quantization {
 namespace {

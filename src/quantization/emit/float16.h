@@ -5,7 +5,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "quantization/emit/emitted.h"
-#include "quantization/float_placement.h"
+#include "quantization/floats/float_placement.h"
 
 namespace detent::quantization {
 

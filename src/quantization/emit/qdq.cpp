@@ -12,7 +12,7 @@
 #include "config/derived.h"
 #include "config/targets.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/nibbles.h"
 #include "quantization/emit/barriers.h"
 #include "quantization/emit/hard_sigmoids.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "quantization/exchange.h"
 
 namespace detent::quantization {

@@ -12,7 +12,7 @@
 
 #include "graph/constants.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 
 namespace detent::quantization {

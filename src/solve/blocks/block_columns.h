@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "quantization/blocks.h"
+#include "quantization/blocks/blocks.h"
 #include "solve/blocks/block_factor.h"
 
 namespace detent::solve {

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "quantization/blocks.h"
+#include "quantization/blocks/blocks.h"
 #include "solve/algebra/kernels.h"
 
 namespace detent::solve {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "quantization/block_search.h"
-#include "quantization/blocks.h"
+#include "quantization/blocks/block_search.h"
+#include "quantization/blocks/blocks.h"
 #include "solve/algebra/cholesky.h"
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_columns.h"

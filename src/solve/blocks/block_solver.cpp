@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "quantization/block_search.h"
+#include "quantization/blocks/block_search.h"
 
 namespace detent::solve {
 namespace {

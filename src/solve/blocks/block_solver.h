@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "quantization/blocks.h"
+#include "quantization/blocks/blocks.h"
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_error.h"
 #include "solve/blocks/block_gptq.h"

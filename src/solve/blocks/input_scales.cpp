@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "quantization/block_search.h"
+#include "quantization/blocks/block_search.h"
 #include "solve/algebra/vector_sums.h"
 
 namespace detent::solve {

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "quantization/block_search.h"
-#include "quantization/block_stream.h"
+#include "quantization/blocks/block_search.h"
+#include "quantization/blocks/block_stream.h"
 #include "solve/blocks/block_solver.h"
 #include "solve/sweep/some_columns.h"
 #include "solve/sweep/weight_solving.h"

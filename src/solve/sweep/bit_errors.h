@@ -8,7 +8,7 @@
 
 #include "detent/config.h"
 #include "onnx/tensor.h"
-#include "quantization/block_weights.h"
+#include "quantization/blocks/block_weights.h"
 #include "solve/sweep/gram_sweep.h"
 
 namespace detent::solve {

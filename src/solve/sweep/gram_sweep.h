@@ -16,7 +16,7 @@
 #include "exec/session.h"
 #include "graph/values.h"
 #include "onnx/model.h"
-#include "quantization/block_weights.h"
+#include "quantization/blocks/block_weights.h"
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_error.h"
 #include "store/spool.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "onnx/model.h"
-#include "quantization/block_weights.h"
-#include "quantization/input_folds.h"
+#include "quantization/blocks/block_weights.h"
+#include "quantization/blocks/input_folds.h"
 #include "solve/sweep/gram_sweep.h"
 #include "solve/sweep/weight_solving.h"
 

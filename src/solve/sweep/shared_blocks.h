@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "quantization/block_stream.h"
+#include "quantization/blocks/block_stream.h"
 #include "shim/ranks.h"
 #include "solve/sweep/stored_blocks.h"
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "quantization/block_stream.h"
+#include "quantization/blocks/block_stream.h"
 #include "solve/blocks/block_error.h"
 
 namespace detent::solve {

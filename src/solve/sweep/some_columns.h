@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "onnx/tensor.h"
-#include "quantization/block_weights.h"
+#include "quantization/blocks/block_weights.h"
 
 namespace detent::solve {
 

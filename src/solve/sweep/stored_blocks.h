@@ -12,8 +12,8 @@
 
 #include "base/file.h"
 #include "base/fingerprint.h"
-#include "quantization/block_stream.h"
-#include "quantization/blocks.h"
+#include "quantization/blocks/block_stream.h"
+#include "quantization/blocks/blocks.h"
 
 namespace detent::solve {
 

@@ -14,7 +14,7 @@
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/nibbles.h"
-#include "quantization/name_pattern.h"
+#include "quantization/placement/name_pattern.h"
 
 namespace detent::solve {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "profile/meters.h"
-#include "quantization/block_stream.h"
+#include "quantization/blocks/block_stream.h"
 #include "solve/blocks/block_solver.h"
 #include "solve/blocks/sparsity.h"
 #include "solve/sweep/some_columns.h"

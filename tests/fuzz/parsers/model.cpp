@@ -4,7 +4,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
 #include "graph/index.h"
-#include "graph/rewrite.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/write.h"
 
 namespace detent::fuzz {

@@ -1,6 +1,6 @@
 // .npy files, and the input_N.pb files of ONNX test data.
-#include "data/npy.h"
-#include "data/pb.h"
+#include "data/formats/npy.h"
+#include "data/formats/pb.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
 #include "onnx/types.h"

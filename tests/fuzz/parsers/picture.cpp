@@ -1,5 +1,5 @@
 // Pictures: JPEG and PNG.
-#include "data/picture.h"
+#include "data/formats/picture.h"
 
 #include "fuzz/fuzz.h"
 

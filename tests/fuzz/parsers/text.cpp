@@ -1,5 +1,5 @@
 // Names from files on their way to terminals and reports, and patterns over them.
-#include "data/text.h"
+#include "data/formats/text.h"
 #include "base/nearest_word.h"
 #include "base/pattern.h"
 #include "base/printable.h"

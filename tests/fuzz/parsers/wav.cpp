@@ -1,5 +1,5 @@
 // .wav files.
-#include "data/wav.h"
+#include "data/formats/wav.h"
 
 #include <algorithm>
 #include <vector>

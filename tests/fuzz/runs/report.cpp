@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
-#include "cli/markdown.h"
+#include "cli/output/markdown.h"
 #include "fuzz/fuzz.h"
 #include "profile/html_report.h"
 #include "profile/trace.h"

@@ -1,0 +1,156 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "cli/commands/commands.h"
+#include "cli/options.h"
+#include "cli/output/output.h"
+#include "cli/output/transformer_words.h"
+#include "cli/pictures.h"
+#include "detent/plan.h"
+
+namespace detent::cli {
+namespace {
+
+nlohmann::json to_json(const Plan& p) {
+  nlohmann::json out{{"files", p.files},
+                     {"nodes_quantized", p.nodes_quantized},
+                     {"nodes_in_float", p.nodes_in_float},
+                     {"nodes_may_change", p.nodes_may_change},
+                     {"nodes_with_gates", p.nodes_with_gates},
+                     {"tensors_observed", p.tensors_observed},
+                     {"macs", p.macs},
+                     {"flops", p.flops},
+                     {"observed_elements", p.observed_elements},
+                     {"peak_memory_bytes", p.peak_memory},
+                     {"work_dir_bytes", p.work_bytes},
+                     {"output_bytes", p.output_bytes},
+                     {"calibration_seconds", p.calibration_seconds},
+                     {"measuring_seconds", p.measuring_seconds},
+                     {"measuring_inferences", p.measuring_inferences},
+                     {"notes", p.notes}};
+  if (p.floats) out["floats"] = {{"nodes", p.floats->nodes}, {"nodes_kept", p.floats->nodes_kept}};
+  if (p.transformer) out["transformer"] = transformer_json(*p.transformer);
+  out["memory_budget_bytes"] = p.memory_budget;
+  out["disk_budget_bytes"] = p.disk_budget;
+  out["waiting_bytes"] = p.waiting_bytes;
+  out["waiting_on_disk_bytes"] = p.waiting_on_disk;
+  for (const auto& s : p.segments)
+    out["segments"].push_back({{"first", s.first}, {"last", s.last}, {"nodes", s.nodes}});
+  if (p.finetune.layers > 0) {
+    out["finetune"] = {{"only_if_needed", p.finetune.only_if_needed},
+                       {"layers", p.finetune.layers},
+                       {"streamed", p.finetune.streamed},
+                       {"heaviest", p.finetune.heaviest},
+                       {"heaviest_bytes", p.finetune.heaviest_bytes},
+                       {"seconds", p.finetune.seconds}};
+  }
+  if (p.device.devices > 0) {
+    out["device"] = {{"devices", p.device.devices},
+                     {"budget_bytes", p.device.budget},
+                     {"calibration_counters_bytes", p.device.calibration_counters},
+                     {"peak_bytes", p.device.peak()},
+                     {"fits", p.device.fits()}};
+    for (const auto& l : p.device.layers) {
+      out["device"]["layers"].push_back({{"name", l.name},
+                                         {"form", l.streamed ? "streamed" : "gram"},
+                                         {"bytes", l.bytes},
+                                         {"fits", l.bytes <= p.device.layer_budget()}});
+    }
+  }
+  for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
+  for (const auto& s : p.stages) out["stages"].push_back({{"what", s.what}, {"bytes", s.bytes}});
+  for (const auto& m : p.memory) out["memory"].push_back({{"what", m.what}, {"bytes", m.bytes}});
+  return out;
+}
+
+void print_segments(const Plan& p) {
+  if (p.segments.size() < 2) return;
+  print_text("{} segments; at most {} spooled between them, {} of it on disk\n", p.segments.size(),
+             format_size(p.waiting_bytes), format_size(p.waiting_on_disk));
+  for (const auto& s : p.segments) print_text("  {:>5} nodes  {} … {}\n", s.nodes, s.first, s.last);
+}
+
+void print_device(const PlannedDevice& d) {
+  if (d.devices == 0) return;
+  print_text("{} {}: ", d.devices == 1 ? "device memory" : "memory of each device", format_size(d.peak()));
+  print_text("{} the budget of {}\n", d.fits() ? "fits" : "does not fit", format_size(d.budget));
+  if (d.calibration_counters > 0)
+    print_text("  {:>22}  calibration counters, besides the runtime's own memory\n",
+               format_size(d.calibration_counters));
+  for (const auto& l : d.layers) {
+    print_text("  {:>22}  {}{}{}\n", format_size(l.bytes), l.name, l.streamed ? " (mini-batches)" : "",
+               l.bytes <= d.layer_budget() ? "" : ": does not fit");
+  }
+}
+
+void print_plan(const Plan& p) {
+  for (const auto& [name, shape] : p.inputs) print_text("input {} {} (first sample)\n", name, shape);
+  if (p.floats) {
+    print_text("{} in 16-bit floats, {} in float32", counted(p.floats->nodes, "node"), p.floats->nodes_kept);
+  } else {
+    print_text("quantize {}, leave {} in float", counted(p.nodes_quantized, "node"), p.nodes_in_float);
+  }
+  if (p.tensors_observed > 0) print_text("; observe {}", counted(p.tensors_observed, "tensor"));
+  if (p.files > 0) print_text(" over {}", counted(p.files, "file"));
+  print_text("\n");
+  if (p.nodes_may_change && p.floats) print_text("  what values the samples have decides for more or fewer of them\n");
+  if (p.nodes_may_change && !p.floats)
+    print_text("  {}what is measured on the samples may leave more of them in float\n",
+               p.nodes_with_gates > p.nodes_quantized
+                   ? fmt::format("{} in integers if gates may be, too; ", counted(p.nodes_with_gates, "node"))
+                   : "");
+  if (p.peak_memory > 0) {
+    print_text("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
+               format_count(p.observed_elements));
+    print_text("peak memory {:>12}  (budget {})\n", format_size(p.peak_memory), format_size(p.memory_budget));
+    if (p.stages.size() > 1) {
+      for (const auto& s : p.stages) print_text("  {:>22}  {}\n", format_size(s.bytes), s.what);
+      print_text("of calibration\n");
+    }
+    for (const auto& m : p.memory) print_text("  {:>22}  {}\n", format_size(m.bytes), m.what);
+  }
+  print_segments(p);
+  if (p.finetune.layers > 0) {
+    print_text(
+        "{}fine-tune {}, {} of them streamed, in about {:.0f} s plus two runs of the model for each sample; the "
+        "heaviest, '{}', takes {}\n",
+        p.finetune.only_if_needed ? "if weights cause much of the error, " : "", counted(p.finetune.layers, "layer"),
+        p.finetune.streamed, p.finetune.seconds, p.finetune.heaviest, format_size(p.finetune.heaviest_bytes));
+  }
+  print_device(p.device);
+  print_text("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
+             format_size(p.output_bytes));
+  if (p.calibration_seconds > 0 && p.files > 0)
+    print_text("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
+  if (p.measuring_seconds > 0 && p.files > 0)
+    print_text("sensitivity {:>10.1f} s (rough estimate: {:.0f} times plain inference of the samples)\n",
+               p.measuring_seconds, p.measuring_inferences);
+  if (p.transformer) print_transformer(*p.transformer);
+  for (const auto& note : p.notes) print_text("note: {}\n", note);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("plan", "What quantize would do, with predicted memory, disk and time; runs nothing");
+  const auto declared = std::make_shared<Declared>(*command, config::kPlan);
+  command->footer("Example:\n  detent plan model.onnx --calibration-data samples/ --memory-budget 2GiB");
+  command->callback([declared] {
+    QuantizeOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
+    const auto pictures = take_pictures(line, options.model, options);
+    const auto result = plan(options);
+    if (line.json) {
+      print_json(to_json(result));
+    } else {
+      print_plan(result);
+    }
+  });
+}
+
+}  // namespace detent::cli

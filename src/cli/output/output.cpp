@@ -1,0 +1,101 @@
+#include "cli/output/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/printable.h"
+
+namespace detent::cli {
+namespace {
+
+constexpr const char* kRed = "\x1b[1;31m";
+constexpr const char* kBold = "\x1b[1m";
+constexpr const char* kPlain = "\x1b[0m";
+
+// After a call that has set errno, if it failed.
+void require(bool written) {
+  if (written) return;
+  if (errno == EPIPE) throw NobodyReads();
+  throw resource_error(fmt::format("cannot write to standard output: {}", errno_text(errno)));
+}
+
+// Where standard error takes nothing (a file on a full disk, or under ulimit -f), standard output is told.
+void tell(const char* line) noexcept {
+  if (std::fputs(line, stderr) >= 0) return;
+  std::fputs(line, stdout);
+  std::fflush(stdout);
+}
+
+void write_raw(std::string_view text) { require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size()); }
+
+}  // namespace
+
+bool takes_colours(int descriptor) noexcept {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  return ::isatty(descriptor) == 1 && !is_dumb && (no_color == nullptr || *no_color == '\0');
+}
+
+void open_standard_descriptors() noexcept {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open("/dev/null", O_RDWR) != fd) ::_exit(1);
+  }
+}
+
+void write_out(std::string_view text) { write_raw(printable_lines(text)); }
+
+void print_json(const nlohmann::json& value, int indent) { write_raw(json_text(value, indent) + "\n"); }
+
+nlohmann::json or_null(const std::optional<std::uint64_t>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+}
+
+void print_help(const std::string& text) {
+  if (!takes_colours(STDOUT_FILENO)) return write_raw(text);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find('\n', begin), text.size());
+    const auto line = std::string_view(text).substr(begin, end - begin);
+    const bool is_heading = line.ends_with(':') && !line.starts_with(' ');
+    write_raw(is_heading ? fmt::format("{}{}{}\n", kBold, line, kPlain) : fmt::format("{}\n", line));
+    begin = end + 1;
+  }
+}
+
+void print_note(std::string_view text) {
+  const auto line = fmt::format("detent: note: {}\n", printable(text));
+  std::fputs(line.c_str(), stderr);
+}
+
+void flush_out() { require(std::fflush(stdout) == 0); }
+
+int fail(const Error& error) noexcept {
+  try {
+    const char* clear = ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "";  // of a line of progress
+    constexpr std::size_t kLongest = 4096;                               // of what may repeat words of a file
+    const std::string hint = error.hint().empty() ? "" : "; " + printable(error.hint());
+    const bool colours = takes_colours(STDERR_FILENO);
+    const auto line = fmt::format("{}detent: {}error:{} {}\n", clear, colours ? kRed : "", colours ? kPlain : "",
+                                  printable(error.what(), kLongest) + hint);
+    tell(line.c_str());
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    return fail_without_memory();
+  }
+}
+
+int fail_without_memory() noexcept {
+  tell("detent: error: out of memory; give smaller samples, or --batch-size\n");
+  return exit_code(ErrorKind::resource);
+}
+
+}  // namespace detent::cli

@@ -1,0 +1,74 @@
+// Progress of a long run, on the terminal or in a log.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/output/expected_stages.h"
+#include "detent/progress.h"
+
+namespace detent::cli {
+
+/// On a terminal one line that is rewritten in place at most every 100 ms and cleared at the end. Elsewhere plain lines
+/// for runs that take long: none in the first 10 s, then one at most every 10 s and one at the end. A line tells the
+/// stage, the work done, its rate, the time left, a detail if one was given, and the process's memory now and at its
+/// peak. With expect() it also tells the share of the whole run that is done, and the time left is that of the run: an
+/// estimate, from how long the stages of a run take as a rule.
+///
+/// Calls come from one thread at a time.
+class ProgressLine {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// On stderr.
+  ProgressLine();
+  ProgressLine(std::FILE* out, bool terminal, Clock::time_point start = Clock::now());
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  ~ProgressLine() { finish(); }
+
+  /// What the memory is told beside; 0: nothing.
+  void set_memory_budget(std::uint64_t bytes) { memory_budget_ = bytes; }
+
+  /// The stages of the run, for its share that is done.
+  void expect(const std::vector<ExpectedStage>& stages) { overall_ = Overall(stages); }
+
+  /// Something to tell in the lines of the stage that is under way, or of the first.
+  void set_detail(std::string text) { detail_ = std::move(text); }
+
+  /// `total` 0: not known. Files may hold several samples, so it is a lower bound of the work.
+  void update(const std::string& stage, std::uint64_t done, std::uint64_t total, Clock::time_point now = Clock::now());
+  /// Clears the line, or writes the last plain one. Nothing more comes after it until the next update.
+  void finish(Clock::time_point now = Clock::now());
+
+ private:
+  std::string time_left(Clock::time_point now, double rate) const;
+  std::string text(Clock::time_point now) const;
+  void write(const std::string& text);
+  void print_plain(Clock::time_point now);
+
+  std::FILE* out_;
+  bool terminal_;
+  std::uint64_t memory_budget_ = 0;
+  Clock::time_point started_;
+  bool shown_ = false;      // a line on the terminal to clear, or a plain line before
+  bool pending_ = false;    // what is below has not been shown
+  Clock::time_point last_;  // when a line was shown
+
+  Overall overall_;
+  std::string stage_;
+  std::string detail_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+  Clock::time_point stage_started_;  // with its first update, which came when `stage_done_` was done
+  std::uint64_t stage_done_ = 0;
+};
+
+/// What tells `line` of progress; nothing if `quiet`. The line must outlive it.
+Progress progress_to(ProgressLine& line, bool quiet);
+
+}  // namespace detent::cli

@@ -1,0 +1,279 @@
+#include "pipeline/search/search_points.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/heap.h"
+#include "base/json.h"
+#include "base/paths.h"
+#include "base/small_file.h"
+#include "config/formats.h"
+#include "config/presets.h"
+#include "detent/quantize.h"
+#include "onnx/model.h"
+#include "pipeline/stages/mixed.h"
+#include "planning/limits.h"
+#include "profile/meters.h"
+#include "remedies/stage_memory.h"
+#include "run/comparison/latency_change.h"
+#include "run/comparison/proof.h"
+#include "run/comparison/score_command.h"
+#include "run/files/model_fingerprint.h"
+#include "run/files/outputs.h"
+#include "run/samples/samples.h"
+
+namespace detent::pipeline {
+namespace {
+
+constexpr std::size_t kJudgedShare = 4;  // one sample in so many,
+constexpr std::size_t kJudgedAtLeast = 8;
+constexpr std::size_t kTimedTogether = 6;
+constexpr std::size_t kTimedSamples = 4;
+constexpr double kSecondsEach = 0.15;  // of timing a model, at the least
+
+double error_as_db(double error) { return -10 * std::log10(error); }
+
+// Of a model that is timed: as it is read, as kernels pack it, and its activations.
+std::uint64_t beside_others(std::uint64_t bytes, std::uint64_t activations) { return 2 * bytes + activations; }
+
+std::uint64_t memory_limit(const SearchOptions& options) {
+  return options.resources.memory_budget.value_or(planning::available_memory());
+}
+
+}  // namespace
+
+SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder)
+    : options_(options),
+      run_(run),
+      folder_(std::move(folder)),
+      inputs_(run::input_specs(onnx::read_model(options.model))) {
+  paths::make_folder(folder_);
+  open_samples();
+  const auto all = source_->file_count();
+  judged_ = std::min(all, std::max(all / kJudgedShare, kJudgedAtLeast));
+  of_samples_ = run::fingerprint_of(*source_);
+  float_runs_.limit = remedies::share_of_budget(options.resources, float_runs_.limit);
+}
+
+// Anew each time: making a model reads the same stream in between.
+void SearchPoints::open_samples() {
+  source_.reset();
+  if (options_.samples != nullptr) options_.samples->rewind();
+  given_ = run_.open_samples(inputs_);
+  const auto ahead = remedies::share_of_budget(options_.resources, run::ContentOrderOptions().ahead);
+  source_.emplace(*given_, run::ContentOrderOptions{.ahead = ahead});
+}
+
+void SearchPoints::note(std::string text) {
+  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(std::move(text));
+}
+
+run::DeployedFidelity SearchPoints::write_mixture(SearchPoint& point, const std::filesystem::path& file) {
+  QuantizeResult told;
+  auto model = mixture(run_, point.node_formats, told);
+  auto options = run_.options;
+  options.output = file;
+  open_samples();
+  run::Prover prove(options, &*run_.runtime);
+  prove.judge(*source_, source_->file_count() - judged_, judged_, &float_runs_);
+  run::write_output(model, options, &prove, told);
+  point.bytes = told.model_bytes_after;
+  return *prove.fidelity();
+}
+
+run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::filesystem::path& file) {
+  auto options = base_of(options_);
+  options.format = point.name;
+  options.config = preset_config("balanced");
+  std::vector<std::string_view> given;
+  config::resolve(options, given);
+  options.resources.work_dir = folder_;
+  options.output = file;
+  if (options.samples != nullptr) options.samples->rewind();
+  const auto made = quantize(options);
+  point.bytes = made.model_bytes_after;
+  inferences_ += 3 * made.samples;
+  open_samples();
+  source_->skip(source_->file_count() - judged_);
+  return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options), {},
+                                &float_runs_);
+}
+
+// By what the model follows from beside the float one.
+std::filesystem::path SearchPoints::file_of(const SearchPoint& point) const {
+  Hasher hasher;
+  hasher.add(of_samples_.text());
+  hasher.add(options_.accuracy.command + "\n");
+  hasher.add(static_cast<std::uint64_t>(options_.accuracy.metric));
+  if (point.node_formats.empty()) hasher.add(point.name);
+  for (const auto& entry : point.node_formats) hasher.add(entry + "\n");
+  return folder_ / fmt::format("{}.onnx", hasher.result().text());
+}
+
+bool SearchPoints::recall(SearchPoint& point, const std::filesystem::path& file) const {
+  const auto record = std::filesystem::path(file).replace_extension("json");
+  if (!paths::exists(record) || !paths::exists(file) || options_.accuracy.score) return false;
+  const auto known = parse_sealed_json(read_small_file(record.string(), "a measured model"));
+  if (!known) return false;
+  try {
+    point.bytes = known->at("bytes").get<std::uint64_t>();
+    point.error = known->at("error").get<double>();
+    point.sqnr_db = error_as_db(point.error);
+    if (known->contains("value")) point.value = known->at("value").get<double>();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+  const bool wants_value = options_.accuracy.target || options_.accuracy.metric == AccuracyMetric::command;
+  return !wants_value || point.value.has_value();
+}
+
+void SearchPoints::remember(const SearchPoint& point, const std::filesystem::path& file) const {
+  nlohmann::json known{{"bytes", point.bytes}, {"error", point.error}};
+  if (point.value) known["value"] = *point.value;
+  AtomicFile record(std::filesystem::path(file).replace_extension("json"));
+  record.write(as_byte_span(sealed_json_text(std::move(known))));
+  record.commit();
+}
+
+bool SearchPoints::make(SearchPoint point) {
+  const auto scope = run_.profiler.scope("Models of the front");
+  trim_heap();  // of the model before
+  const auto file = file_of(point);
+  try {
+    if (!recall(point, file)) {
+      judge(point, file, point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file));
+      remember(point, file);
+    }
+  } catch (const Error& e) {
+    const bool over_budget = e.kind() == ErrorKind::resource && options_.resources.memory_budget;
+    if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device &&
+        !over_budget)
+      throw;
+    note(fmt::format("not tried: {}: {}", point.name, e.what()));
+    return false;
+  }
+  made_.push_back({std::move(point), file});
+  if (options_.progress) options_.progress("models", made_.size(), 0);
+  return true;
+}
+
+void SearchPoints::judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found) {
+  inferences_ += (made_.empty() || !float_runs_.are_all ? 2 : 1) * judged_;
+  point.error = std::pow(10, -found.sqnr_db / 10);
+  point.sqnr_db = error_as_db(point.error);
+  const auto& accuracy = options_.accuracy;
+  if (accuracy.metric == AccuracyMetric::command) {
+    point.value = run::share_of_float_score(accuracy, options_.model, file, float_score_, options_.stop);
+  } else if (accuracy.target) {
+    point.value = run::value_of(found, accuracy.metric);
+  }
+}
+
+std::uint64_t SearchPoints::memory_to_time(std::uint64_t bytes) const {
+  return beside_others(bytes, run_.runtime->peak_activation_bytes());
+}
+
+std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesystem::path>& files,
+                                                 std::uint64_t memory) {
+  open_samples();
+  const auto measured =
+      run::measure_latencies(*run_.runtime,
+                             {.float_model = options_.model,
+                              .source = &*source_,
+                              .samples = kTimedSamples,
+                              .threads = options_.threads,
+                              .run_seconds = kSecondsEach * static_cast<double>(files.size() + 1) / 0.03,
+                              .needed_memory = memory,
+                              .memory_budget = memory_limit(options_),
+                              .stop = options_.stop},
+                             files);
+  for (const auto& text : measured.notes) note(text);
+  if (measured.changes.empty())
+    throw resource_error(measured.notes.empty() ? "latency was not measured" : measured.notes.front(),
+                         "raise --memory-budget");
+  if (float_seconds_ == 0) float_seconds_ = measured.changes.front().before.median;
+  return measured.changes;
+}
+
+void SearchPoints::time() {
+  const auto scope = run_.profiler.scope("Latency");
+  trim_heap();
+  const auto before = profile::memory_now().resident + memory_to_time(run_.result.model_bytes_before);
+  if (made_.empty() && float_seconds_ == 0)
+    measure({options_.model}, before + memory_to_time(run_.result.model_bytes_before));
+  while (timed_ < made_.size()) {
+    std::vector<std::filesystem::path> files;
+    auto memory = before;
+    for (auto m = timed_; m < made_.size() && files.size() < kTimedTogether; ++m) {
+      const auto more = memory_to_time(made_[m].told.bytes);
+      if (!files.empty() && memory + more > memory_limit(options_)) break;
+      memory += more;
+      files.push_back(made_[m].file);
+    }
+    // Two beside each other have room, as was found at the start.
+    for (const auto& change : measure(files, files.size() == 1 ? std::min(memory, memory_limit(options_)) : memory)) {
+      // On a busy machine the time of processors tells more.
+      const bool doubtful = change.before.is_doubtful() || change.after.is_doubtful();
+      made_[timed_++].told.seconds = (doubtful ? change.after.cpu_ratio : change.after.ratio) * float_seconds_;
+      inferences_ += change.after.runs;
+    }
+  }
+}
+
+bool SearchPoints::keep_timed() {
+  made_.erase(made_.begin() + static_cast<std::ptrdiff_t>(timed_), made_.end());
+  return timed_ > 0;
+}
+
+void check_memory_to_time(const SearchOptions& options, std::uint64_t activations) {
+  constexpr double kOfBoth = 1.25;  // the float model, and the smallest of the others
+  const auto bytes = run::size_on_disk(onnx::read_model(options.model));
+  const auto one = static_cast<double>(beside_others(bytes, activations));
+  const auto needed = profile::memory_now().resident + static_cast<std::uint64_t>(kOfBoth * one);
+  if (needed <= memory_limit(options)) return;
+  const auto [need, left] = format_sizes(needed, memory_limit(options));
+  throw resource_error(
+      fmt::format("a search times models beside the float one, which takes at least {} of memory; the limit is {}",
+                  need, left),
+      "raise --memory-budget, or quantize to one format");
+}
+
+QuantizeOptions base_of(const SearchOptions& options) {
+  QuantizeOptions base;
+  base.model = options.model;
+  base.calibration_data = options.calibration_data;
+  base.samples = options.samples;
+  base.kernel_table = options.kernel_table;
+  base.max_samples = options.max_samples;
+  base.batch_size = options.batch_size;
+  base.input_values = options.input_values;
+  base.threads = options.threads;
+  base.runtime = options.runtime;
+  base.resources = options.resources;
+  base.resources.time_limit.reset();
+  base.resources.resume = false;
+  base.bench = false;
+  base.stop = options.stop;
+  return base;
+}
+
+SearchPoint float_point(const SearchOptions& options) {
+  SearchPoint point;
+  point.name = "fp32";
+  point.single = true;
+  point.sqnr_db = std::numeric_limits<double>::infinity();
+  point.bytes = run::size_on_disk(onnx::read_model(options.model));
+  if (options.accuracy.target || options.accuracy.metric == AccuracyMetric::command) point.value = 1;
+  if (options.accuracy.metric == AccuracyMetric::sqnr) point.value = point.sqnr_db;
+  return point;
+}
+
+}  // namespace detent::pipeline

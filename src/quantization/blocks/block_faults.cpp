@@ -1,0 +1,35 @@
+#include "quantization/blocks/block_faults.h"
+
+#include "graph/traits.h"
+#include "quantization/blocks/block_layout.h"
+
+namespace detent::quantization {
+
+// Four integers of 2 bits fill a byte: the runtime packs a product's weight as if each row of it began with one. Of
+// bodies it folds no constants of 2 bits, which a product takes from its own graph alone.
+std::string reason_of_runtime(const onnx::Node& node, WeightForm form, int bits, std::int64_t columns) {
+  constexpr std::int64_t kInByte = 4;
+  if (bits != 2) return {};
+  if (node.is("Gather")) return "most versions of ONNX Runtime look up no 2 bits";
+  if (form != WeightForm::qdq || !graph::is_product(node)) return {};
+  if (columns % kInByte != 0)
+    return "ONNX Runtime computes a DequantizeLinear of 2 bits wrongly where the outputs of its product are no "
+           "multiple "
+           "of 4; --set weights-form=matmul-nbits stores it";
+  if (node.body() != 0)
+    return "ONNX Runtime loads no DequantizeLinear of 2 bits in a body; --set weights-form=matmul-nbits stores it";
+  return {};
+}
+
+bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                        const BlockFormat& format) {
+  const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
+  const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
+  const std::size_t value = *onnx::byte_count(weight.type, 1);
+  const std::size_t scale = format.scales == ScaleType::as_weight ? value : 1;
+  const auto stored = static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
+  const auto size = weight.data.size();
+  return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
+}
+
+}  // namespace detent::quantization

@@ -1,0 +1,20 @@
+// Weights that are better not stored in blocks: which ONNX Runtime does not load or computes wrongly, or that stay as
+// large.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "detent/config.h"
+#include "onnx/model.h"
+#include "quantization/blocks/blocks.h"
+
+namespace detent::quantization {
+
+/// Why a node cannot read a weight of so many columns from blocks of so many bits; empty: it can.
+std::string reason_of_runtime(const onnx::Node& node, WeightForm form, int bits, std::int64_t columns);
+
+/// Whether `columns` of so many rows in blocks take at most half of float32, or three quarters of 16-bit floats.
+bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns, const BlockFormat& format);
+
+}  // namespace detent::quantization

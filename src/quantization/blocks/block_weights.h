@@ -1,0 +1,79 @@
+// Which weights of a model are stored in blocks, and by which of their nodes they are read: decided from the graph.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "detent/config.h"
+#include "onnx/model.h"
+#include "quantization/blocks/blocks.h"
+
+namespace detent::quantization {
+
+/// A constant matrix that is stored in blocks.
+struct BlockTensor {
+  std::size_t initializer = 0;
+  std::int64_t rows = 0;     // that products sum over; along which blocks lie
+  std::int64_t columns = 0;  // outputs of a product, entries of a table
+  bool by_columns = false;   // a column's values follow one another in the tensor; else its rows' do
+  BlockFormat format;
+  onnx::DataType type = onnx::DataType::float32;  // of the weight, and so of scales
+  /// Nodes that read it in blocks, ascending.
+  std::vector<std::size_t> products;  // MatMul, Gemm
+  std::vector<std::size_t> tables;    // Gather
+  /// Conv, ConvTranspose, LSTM, GRU, MoE, products with stacks of matrices: nodes, and which of their inputs it is.
+  /// They read it through a DequantizeLinear whatever the form, but for as_experts; filters of more than a pixel with a
+  /// scale for each index of their first axis.
+  std::vector<std::pair<std::size_t, std::size_t>> others;
+  /// Whether the one of `others` is a MoE node that becomes QMoE.
+  bool as_experts = false;
+  /// Whether tables and products read the same integers, which are stored once.
+  bool shared = false;
+  /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
+  bool stays = false;
+  /// What is stored is the weight times these, one for each row and one for each column, see input_folds.h; empty: 1.
+  std::vector<float> row_factors = {}, column_factors = {};
+};
+
+struct BlockPlacement {
+  std::vector<BlockTensor> tensors;  // in the order of their first reader
+  /// Transpose nodes between a weight and products that read it in blocks; none reads their results any more.
+  std::vector<std::size_t> transposes;
+  std::size_t in_float = 0;        // products and tables with constant weights that stay as they are
+  std::vector<std::string> notes;  // which, and why
+};
+
+/// What NODE=BITS means: 2, 4 or 8 bits, or float: 0. Throws usage.
+struct NodeBits {
+  std::string pattern;
+  int bits = 0;
+};
+NodeBits parse_node_bits(const std::string& text);
+
+/// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, in that
+/// form of MoE nodes that can become QMoE, and of Conv, ConvTranspose, LSTM, GRU and other MoE nodes where these types
+/// are named, as far as blocks make them smaller. Nodes
+/// that share a weight share its bits: those of the last entry for any of them. Throws usage for names and types that
+/// match nothing.
+///
+/// `planned`: bits of each node that node_bits does not name, 0 for float, instead of WeightsOnlyConfig::bits; empty:
+/// none.
+BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+                            std::span<const int> planned = {});
+
+/// For each node the bits that node_bits says, 0 for float; unset for those that it does not name. Throws usage for a
+/// name that no node has.
+std::vector<std::optional<int>> named_bits(const onnx::Model& model, const WeightsOnlyConfig& blocks);
+
+/// Nodes that read what the placement stores in blocks.
+std::size_t node_count(const BlockPlacement& placement);
+
+/// The placement in the same model with its floats raised to float32, where so many nodes stand before all others.
+void move_to_float32(BlockPlacement& placement, std::size_t nodes_before);
+
+}  // namespace detent::quantization

@@ -1,0 +1,80 @@
+#include "run/comparison/float_runs.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace detent::run {
+namespace {
+
+std::uint64_t bytes_of(const FloatRun& run) {
+  std::uint64_t bytes = 0;
+  for (const auto* arrays : {&run.sample.inputs, &run.results}) {
+    for (const auto& array : *arrays) bytes += array.bytes.size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+FloatRuns::FloatRuns(std::function<exec::Session()> open, data::SampleSource& source, std::size_t most,
+                     data::TapReceiver* receiver, KeptFloatRuns* kept)
+    : open_(std::move(open)), source_(source), left_(most), receiver_(receiver), kept_(kept) {
+  if (kept_ == nullptr) return;
+  if (kept_->are_all) {
+    ahead_.assign(kept_->runs.begin(), kept_->runs.end());
+    ended_ = true;
+    kept_ = nullptr;
+  } else {
+    kept_->runs.clear();  // of a comparison that broke off
+  }
+}
+
+void FloatRuns::run_ahead(std::uint64_t bytes) {
+  std::uint64_t taken = 0;
+  while (taken < bytes) {
+    auto next = run();
+    if (!next) {
+      session_.reset();
+      return;
+    }
+    taken += bytes_of(*next);
+    ahead_.push_back(std::move(*next));
+  }
+}
+
+std::optional<FloatRun> FloatRuns::next() {
+  if (ahead_.empty()) return run();
+  auto first = std::move(ahead_.front());
+  ahead_.pop_front();
+  return first;
+}
+
+std::optional<FloatRun> FloatRuns::run() {
+  if (ended_) return std::nullopt;
+  std::optional<FloatRun> next;
+  auto sample = left_ > 0 ? source_.next() : std::nullopt;
+  if (sample) {
+    --left_;
+    if (!session_) session_.emplace(open_());
+    auto results = session_->run(sample->inputs, fmt::format("sample '{}'", sample->origin), receiver_);
+    next = FloatRun{std::move(*sample), std::move(results)};
+  }
+  ended_ = !next;
+  keep(next);
+  return next;
+}
+
+void FloatRuns::keep(const std::optional<FloatRun>& run) {
+  if (kept_ == nullptr) return;
+  if (!run) {
+    kept_->are_all = true;
+  } else if ((kept_bytes_ += bytes_of(*run)) <= kept_->limit) {
+    kept_->runs.push_back(*run);
+  } else {
+    kept_->runs.clear();
+    kept_ = nullptr;
+  }
+}
+
+}  // namespace detent::run

@@ -1,0 +1,104 @@
+// Pairs the values of two models that run at the same time.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "data/sample.h"
+#include "data/tap.h"
+#include "run/comparison/explain.h"
+
+namespace detent::run {
+
+/// Running sums for one pair of values. Where both have the same infinity, or both no number, nothing is added; where
+/// one of them is not finite, the noise is infinite.
+struct PairSums {
+  double signal = 0;   // sum x^2
+  double noise = 0;    // sum (x-y)^2
+  double product = 0;  // sum x*y
+  double other = 0;    // sum y^2
+  double max_abs = 0;
+  std::uint64_t paired = 0;    // elements
+  std::uint64_t unpaired = 0;  // elements that only one of the two has, where their counts differ: these are left out
+
+  /// Pairs the first elements of both.
+  void add(std::span<const float> x, std::span<const float> y);
+  /// The same of two arrays of floating-point types: pairs what stands in both at the same place.
+  void add(const data::Array& x, const data::Array& y);
+  PairSums& operator+=(const PairSums& more);
+  double sqnr_db() const;
+  double cosine() const;
+  /// Whether there is a ratio to tell: not where nothing could be paired, nor of errors in values that are all 0.
+  bool has_ratio() const { return (paired > 0 || unpaired == 0) && (signal > 0 || !(noise > 0)); }
+};
+
+/// Of one value over samples: all of them together, and the one that is farthest.
+struct SampleSums {
+  PairSums all;
+  std::optional<double> worst_db;  // unset: no sample has a ratio
+
+  void add(const data::Array& x, const data::Array& y);
+};
+
+/// The float model's run offers each value; the quantized model's run takes it when it computes its own. The float run
+/// pauses while more than `limit` bytes are pending, unless the other side is waiting for a value not yet offered.
+class Pairing {
+ public:
+  explicit Pairing(std::uint64_t limit) : limit_(limit) {}
+
+  /// Float side. Throws internal after abandon().
+  void offer(std::size_t index, std::span<const std::byte> bytes);
+  /// The float side has ended, with its error if it failed.
+  void close(std::exception_ptr error);
+  /// Quantized side: waits for the value. Throws the float side's error, or internal when the value never comes.
+  std::vector<std::byte> take(std::size_t index);
+  /// The quantized side has ended: the float side no longer pauses, and stops if the quantized side `failed`.
+  void abandon(bool failed);
+  void reset();
+
+ private:
+  std::uint64_t limit_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<std::size_t, std::vector<std::byte>> pending_;
+  std::uint64_t pending_bytes_ = 0;
+  bool taker_waits_ = false;
+  bool taker_done_ = false;
+  bool taker_failed_ = false;
+  bool closed_ = false;
+  std::exception_ptr error_;
+};
+
+/// The receivers that connect two sessions to a pairing.
+class OfferingReceiver : public data::TapReceiver {
+ public:
+  explicit OfferingReceiver(Pairing& pairing) : pairing_(pairing) {}
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
+    pairing_.offer(tap, tensor.bytes);
+  }
+
+ private:
+  Pairing& pairing_;
+};
+
+class TakingReceiver : public data::TapReceiver {
+ public:
+  /// `traits` has one entry for each value, and takes in the float ones.
+  TakingReceiver(Pairing& pairing, std::vector<ValueTraits>& traits)
+      : pairing_(pairing), sums_(traits.size()), traits_(traits) {}
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override;
+  const std::vector<PairSums>& sums() const { return sums_; }
+
+ private:
+  Pairing& pairing_;
+  std::vector<PairSums> sums_;
+  std::vector<ValueTraits>& traits_;
+};
+
+}  // namespace detent::run

@@ -1,0 +1,235 @@
+#include "run/files/run_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/failure.h"
+#include "base/json.h"
+#include "base/paths.h"
+#include "base/printable.h"
+#include "base/small_file.h"
+#include "shim/shared_work.h"
+
+namespace detent::run {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kIdentity = "run.json";
+constexpr const char* kHelper = "one that helps rank 0";
+
+std::string absolute_of(const fs::path& path) { return paths::absolute(path).string(); }
+
+// JSON takes no other text than UTF-8; options may name nodes and files that are something else.
+void make_printable(nlohmann::json& value) {
+  if (value.is_string()) value = printable(value.get_ref<const std::string&>());
+  if (!value.is_structured()) return;
+  for (auto& member : value) make_printable(member);
+}
+
+// A file's size and time of change: enough to see that it was replaced, without reading gigabytes.
+std::string stamp(const fs::path& path) {
+  return fmt::format("{} ({} bytes, {})", absolute_of(path), paths::size_of(path),
+                     paths::changed_at(path).time_since_epoch().count());
+}
+
+// A run that stands in the working directory, which is open to be locked.
+struct Found {
+  fs::path directory;
+  nlohmann::json identity;
+  UniqueFd file;
+};
+
+bool is_private(int fd, mode_t type, const fs::path& shown) {
+  struct stat info {};
+  if (fd >= 0 && ::fstat(fd, &info) != 0)
+    throw failed_call(errno, fmt::format("cannot read '{}'", shown.string()), ErrorKind::bad_input);
+  return fd >= 0 && (info.st_mode & S_IFMT) == type && info.st_uid == ::geteuid() && (info.st_mode & 077) == 0;
+}
+
+// Opens what may be somebody else's, or gone by now (an invalid descriptor). Throws resource where the machine is at
+// fault: a run that cannot be looked at must not be taken for none.
+UniqueFd open_if_possible(int folder, const fs::path& name, int flags, const fs::path& shown) {
+  UniqueFd fd(::openat(folder, name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd.valid() && is_of_machine(errno))
+    throw failed_call(errno, fmt::format("cannot open '{}'", shown.string()), ErrorKind::bad_input);
+  return fd;
+}
+
+// The working directory may be everybody's, as /tmp is: what stands there counts only when this user made it and nobody
+// else may change it. Links are not followed, and nothing is waited for.
+std::optional<Found> read_run(const fs::path& directory) {
+  const UniqueFd folder = open_if_possible(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY, directory);
+  if (!is_private(folder.get(), S_IFDIR, directory)) return std::nullopt;
+  UniqueFd file = open_if_possible(folder.get(), kIdentity, O_RDWR, directory / kIdentity);
+  if (!is_private(file.get(), S_IFREG, directory / kIdentity)) return std::nullopt;
+  try {
+    auto identity = parse_json(read_small_file(file.get(), directory / kIdentity, "run"));
+    if (identity && identity->is_object()) return Found{directory, std::move(*identity), std::move(file)};
+  } catch (const Error& e) {  // damaged: of no use, and no harm to others
+    if (e.kind() == ErrorKind::resource) throw;
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Throws resource when the machine does not let all be looked at.
+std::vector<Found> runs_for(const fs::path& work_dir, const nlohmann::json& wanted) {
+  std::vector<Found> found;
+  std::error_code failed;
+  for (fs::directory_iterator entry(work_dir, failed), end; !failed && entry != end; entry.increment(failed)) {
+    if (!entry->path().filename().string().starts_with("detent-")) continue;
+    auto run = read_run(entry->path());
+    if (!run || run->identity.value("output", nlohmann::json()) != wanted.at("output")) continue;
+    const auto rank = run->identity.value("rank", nlohmann::json());
+    if (rank == wanted.at("rank") || rank == kHelper) found.push_back(std::move(*run));
+  }
+  if (failed && is_of_machine(failed.value()))
+    throw failed_call(failed.value(), fmt::format("cannot list '{}'", work_dir.string()), ErrorKind::usage);
+  return found;  // where it failed otherwise, making a directory there tells more
+}
+
+std::vector<Found> runs_of_concern(const fs::path& work_dir, const nlohmann::json& wanted, bool resume) {
+  try {
+    return runs_for(work_dir, wanted);
+  } catch (const Error&) {
+    if (resume) throw;
+    return {};  // they would only be mentioned
+  }
+}
+
+// Locked for as long as the descriptor lives; false when another process holds it.
+bool lock(const UniqueFd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
+
+void sync_folder(const fs::path& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems know no fsync of a directory.
+  if (!fd.valid() || (::fsync(fd.get()) != 0 && errno != EINVAL))
+    throw failed_call(errno, fmt::format("cannot write '{}'", folder.string()), ErrorKind::usage);
+}
+
+// `durable`: it is on the disk when this returns, since what is saved later is of no use without it.
+UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identity, bool durable) {
+  const fs::path path = directory / kIdentity;
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.valid() || !lock(file))
+    throw failed_call(errno, fmt::format("cannot use '{}'", directory.string()), ErrorKind::resource,
+                      "choose another --work-dir");
+  const std::string text = json_text(identity);
+  write_all(file.get(), std::as_bytes(std::span(text)), path);
+  if (!durable) return file;
+  if (::fsync(file.get()) != 0)
+    throw failed_call(errno, fmt::format("cannot write '{}'", path.string()), ErrorKind::usage);
+  sync_folder(directory);
+  sync_folder(directory.parent_path());
+  return file;
+}
+
+// The first member that is not as it was, of those that there were if possible; empty: all are.
+std::string difference(const nlohmann::json& before, const nlohmann::json& now) {
+  std::string added;
+  for (const auto& [key, value] : now.items()) {
+    const auto earlier = before.find(key);
+    if (earlier != before.end() && *earlier != value) return key;
+    if (earlier == before.end() && added.empty()) added = key;
+  }
+  return added;
+}
+
+// Each rank of a shared run has a directory of its own. That of rank 0 alone is resumed, by any number of ranks.
+nlohmann::json identity_of_rank(nlohmann::json identity, const Resources& resources) {
+  if (shim::rank_of(resources.ranks) != 0) identity["rank"] = kHelper;
+  return identity;
+}
+
+// Nobody goes on with what a process had that helped rank 0.
+void remove_abandoned_helpers(std::vector<Found>& runs) {
+  for (const auto& run : runs) {
+    if (run.identity.at("rank") == kHelper && lock(run.file)) paths::remove(run.directory);
+  }
+  std::erase_if(runs, [](const Found& run) { return run.identity.at("rank") == kHelper; });
+}
+
+void remove_all_but_progress(const fs::path& directory) {
+  for (const auto& entry : paths::entries_of(directory)) {
+    if (entry.filename().string().starts_with("detent-")) paths::remove(entry);
+  }
+}
+
+}  // namespace
+
+nlohmann::json run_identity(const RunInputs& inputs) {
+  std::set<fs::path> files;
+  for (const auto& tensor : inputs.model.graph.initializers) {
+    if (tensor.is_external && tensor.data.file()) files.insert(tensor.data.file()->path());
+  }
+  std::string external;
+  for (const auto& file : files) external += stamp(file) + "\n";
+  nlohmann::json identity{{"version", DETENT_VERSION},
+                          {"output", paths::resolved(inputs.output).string()},
+                          {"rank", inputs.rank},
+                          {"ranks", inputs.ranks},
+                          {"model", stamp(inputs.model.path)},
+                          {"external data", external},
+                          {"calibration data", inputs.calibration_data ? absolute_of(*inputs.calibration_data) : ""},
+                          {"histograms (which the method needs)", inputs.histograms},
+                          {"votes (of --set most-common)", inputs.votes}};
+  identity.update(inputs.options);
+  make_printable(identity);
+  return identity;
+}
+
+RunDirectory::RunDirectory(const Resources& resources, const nlohmann::json& identity)
+    : resume_(resources.resume),
+      directory_(find_or_make(resources, identity_of_rank(identity, resources))),
+      scratch_(directory_.path()) {
+  if (resume_) directory_.outlive_process();
+}
+
+TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::json& identity) {
+  const fs::path work_dir = resources.work_dir.value_or(default_work_dir());
+  std::string changed;
+  auto runs = runs_of_concern(work_dir, identity, resources.resume);
+  remove_abandoned_helpers(runs);
+  for (auto& run : runs) {
+    if (!resources.resume) {
+      if (lock(run.file))
+        notes_.push_back(
+            fmt::format("there is an interrupted run for this output in '{}': continue it with --resume, or remove it",
+                        run.directory.string()));
+      continue;
+    }
+    const std::string differs = difference(run.identity, identity);
+    if (!differs.empty()) {
+      changed = fmt::format("'{}': its {} was {}, now it is {}", run.directory.string(), differs,
+                            json_text(run.identity.value(differs, nlohmann::json())), json_text(identity.at(differs)));
+      continue;
+    }
+    if (!lock(run.file))
+      throw usage_error(fmt::format("the run in '{}' is still going on", run.directory.string()),
+                        "wait for it, or end it");
+    lock_ = std::move(run.file);
+    remove_all_but_progress(run.directory);
+    resumed_ = true;
+    return TempDir::adopt(run.directory);
+  }
+  if (!changed.empty()) throw usage_error("cannot resume the run in " + changed, "run without --resume, or as before");
+  TempDir fresh(work_dir);
+  lock_ = write_identity(fresh.path(), identity, resources.resume);
+  if (resources.resume)
+    notes_.emplace_back("there was no interrupted run to resume: this one starts from the beginning");
+  return fresh;
+}
+
+RunDirectory::~RunDirectory() {
+  if (resume_ && !finished_) directory_.keep();
+}
+
+}  // namespace detent::run

@@ -1,0 +1,162 @@
+#include "run/model/choose_by_speed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/paths.h"
+#include "base/small_file.h"
+#include "config/derived.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+#include "quantization/dynamic.h"
+#include "run/sweep_setup.h"
+#include "shim/shared_work.h"
+#include "speed/choice.h"
+#include "speed/kernel_table.h"
+#include "speed/kernels.h"
+
+namespace detent::run {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kNodes = "nodes";
+
+// What an interrupted run decided: the table may have been removed since.
+std::optional<std::vector<std::string>> decided(const fs::path& file) {
+  if (!paths::exists(file)) return std::nullopt;
+  const auto json = parse_sealed_json(read_small_file(file, "the choice"));
+  if (!json || !json->contains(kNodes)) return std::nullopt;
+  std::vector<std::string> nodes;
+  for (const auto& entry : json->at(kNodes)) {
+    auto name = name_of_json(entry);
+    if (!name) return std::nullopt;
+    nodes.push_back(std::move(*name));
+  }
+  return nodes;
+}
+
+void remember(const fs::path& file, const std::vector<std::string>& nodes) {
+  AtomicFile out(file);
+  auto names = nlohmann::json::array();
+  for (const auto& node : nodes) names.push_back(json_of_name(node));
+  const std::string text = sealed_json_text({{kNodes, names}});
+  out.write(std::as_bytes(std::span(text)));
+  out.commit();
+}
+
+// Those that are tried on integers, see Prepared::tried.
+std::vector<bool> recurrent(const speed::Subject& subject) {
+  std::vector<bool> flags(subject.model.graph.nodes.size());
+  if (!config::tries_recurrent(subject.config)) return flags;
+  for (const auto n : quantization::recurrent_layers(subject.model, subject.config)) flags[n] = true;
+  return flags;
+}
+
+std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
+                                const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch,
+                                std::vector<std::string>& notes) {
+  auto table = open_kernel_table(options.kernel_table, runtime.version(), notes);
+  const auto& nodes = subject.model.graph.nodes;
+  std::vector<std::string> kernels(nodes.size());
+  bool complete = true;
+  const auto layers = recurrent(subject);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (candidates[n] || layers[n]) kernels[n] = speed::kernel_of(subject, n);
+    if (kernels[n].empty() || table.find(kernels[n]) != nullptr) continue;
+    complete = false;
+    table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));
+    if (options.progress) options.progress("kernels", n + 1, nodes.size());
+  }
+  const bool any = std::any_of(kernels.begin(), kernels.end(), [](const auto& kernel) { return !kernel.empty(); });
+  if (!any) notes.emplace_back("operators were not timed: without samples, shapes are not known");
+  if (!complete) save_kernel_table(table, options.kernel_table, options.stop, notes);
+  std::vector<std::string> in_float;
+  for (const auto n : speed::faster_in_float(
+           subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.optimize_for))
+    in_float.push_back(nodes[n].id());
+  // An LSTM quantizes what it reads itself, so that its choice depends on no other.
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const auto* times = layers[n] ? table.find(kernels[n]) : nullptr;
+    if (times != nullptr && times->in_integers >= times->in_float) in_float.push_back(nodes[n].id());
+  }
+  return in_float;
+}
+
+}  // namespace
+
+speed::KernelTable open_kernel_table(const std::optional<fs::path>& file, const std::string& runtime_version,
+                                     std::vector<std::string>& notes) {
+  if (file) return speed::KernelTable(file);
+  try {
+    return speed::KernelTable(speed::default_kernel_table(runtime_version));
+  } catch (const Error& e) {
+    notes.push_back(fmt::format("{}: the times of kernels are measured anew, and not kept", e.what()));
+    return speed::KernelTable(std::nullopt);
+  }
+}
+
+void save_kernel_table(speed::KernelTable& table, const std::optional<fs::path>& file, const std::stop_token& stop,
+                       std::vector<std::string>& notes) {
+  try {
+    table.save(stop);
+  } catch (const Error& e) {
+    if (file || e.kind() == ErrorKind::interrupted) throw;
+    notes.push_back(
+        fmt::format("{}: the times of kernels are not kept, and another run may choose otherwise", e.what()));
+  }
+}
+
+SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placement, const QuantizeOptions& options,
+                            const exec::Runtime& runtime, data::SampleSource* source, const fs::path& directory,
+                            const fs::path& scratch) {
+  const graph::Index index(prepared.model);
+  SpeedChoice choice;
+  const auto file = directory / "faster-in-float.json";
+  if (options.resources.ranks != nullptr)
+    options.resources.ranks->barrier(options.stop);  // so that none disturbs rank 0
+  if (auto earlier = decided(file)) {
+    choice.in_float = std::move(*earlier);
+  } else if (shim::rank_of(options.resources.ranks) == 0) {
+    const auto types =
+        source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
+    choice.in_float = choose({prepared.model, index, types, options.config}, placement.selected, options, runtime,
+                             scratch, choice.notes);
+    remember(file, choice.in_float);
+  }
+  choice.in_float = shim::names_of_first(options.resources.ranks, std::move(choice.in_float), options.stop);
+  std::size_t products = 0, slower = 0;
+  std::uint64_t saved = 0;  // bytes, by weights of 8 bits
+  std::set<std::string> counted_once;
+  const std::set<std::string> in_float(choice.in_float.begin(), choice.in_float.end());
+  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
+    const auto& node = prepared.model.graph.nodes[n];
+    if (!placement.selected[n] || !graph::is_product(node)) continue;
+    ++products;
+    if (!in_float.contains(node.id())) continue;
+    ++slower;
+    const int weight = node.inputs().size() > 1 ? index.initializer(node.inputs()[1]) : graph::kNone;
+    if (weight == graph::kNone) continue;
+    const auto turned = prepared.transposed.find(node.inputs()[1]);
+    if (counted_once.insert(turned == prepared.transposed.end() ? node.inputs()[1] : turned->second).second)
+      saved += prepared.model.graph.initializers[static_cast<std::size_t>(weight)].data.size() / 4 * 3;
+  }
+  if (slower > 0) {
+    choice.notes.push_back(
+        fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted; "
+                    "--optimize-for size quantizes them all the same, which saves about {}",
+                    slower, counted(products, "product"), format_size(saved)));
+  }
+  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+  placement = place(prepared, options.config);
+  return choice;
+}
+
+}  // namespace detent::run

@@ -1,0 +1,71 @@
+// From the model as read to a float model that is ready for calibration.
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "exec/session.h"
+#include "graph/rewrites/rewrite.h"
+#include "graph/values.h"
+#include "onnx/model.h"
+#include "profile/profiler.h"
+#include "quantization/placement/gated_activations.h"
+#include "quantization/placement/placement.h"
+
+namespace detent::run {
+
+struct Prepared {
+  onnx::Model model;
+  graph::ValueTypes types;
+  std::vector<std::string> notes;
+  /// Nodes by Node::id() that stay in float whatever the accuracy, unless the user names what is quantized.
+  std::set<std::string> in_float = {};
+  /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
+  std::set<std::string> unseen = {};
+  /// Values that hold infinite numbers by the model's make: they stay in float.
+  std::set<std::string> infinite = {};
+  /// Constants that were computed as the transpose of another one, and that one.
+  quantization::TransposedConstants transposed = {};
+  /// Dimensions, in ascending order, of constants that were computed, for graph::store_once().
+  std::set<std::vector<std::int64_t>> computed = {};
+  /// For graph::unfold_constants().
+  graph::FoldedConstants folded = {};
+  /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.
+  std::set<std::string> parted = {}, parted_wide = {};
+  /// Nodes by Node::id() that the runtime was measured to compute too far from the float model, for
+  /// computed_otherwise() and remedies::recurrent(): they stay in float in any case.
+  std::set<std::string> inexact = {};
+  /// LSTM layers by Node::id() that nobody named and that are tried on integers, see recurrent_layers().
+  std::set<std::string> tried = {};
+  /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
+  quantization::GateNames integer_gates = {};
+
+  /// Whether a node stays in float whatever the user names.
+  bool keeps_in_float(const std::string& id) const {
+    return unseen.contains(id) || parted.contains(id) || inexact.contains(id);
+  }
+};
+
+/// Where rewritten weights go: small ones stay in memory, others into files of that name in a directory, whose owner
+/// removes them.
+graph::Store file_store(const std::filesystem::path& directory, std::string name);
+
+/// Applies the graph rewrites that the format and the target ask for. Rewritten weights are kept as files in
+/// `work_dir`. Throws what the rewrites and the runtime throw.
+Prepared prepare(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
+                 const std::filesystem::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits);
+
+/// Nodes that 8 bits do not serve, and what becomes of them.
+struct Fallbacks {
+  AccuracyFallback to = AccuracyFallback::float32;
+  std::vector<std::size_t> nodes = {};
+};
+
+/// Where Q/DQ pairs go under the preset. Operator types and nodes that the user named are taken as they are.
+/// The gates given, if any are, have precedence over the model's own.
+quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks = {},
+                              const quantization::GateNames* integer_gates = nullptr);
+
+}  // namespace detent::run

@@ -1,0 +1,341 @@
+// The data in the report's page; docs/report.md lists its keys.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "base/bytes.h"
+#include "base/json.h"
+#include "calibration/density.h"
+#include "config/enum_names.h"
+#include "profile/roofline.h"
+#include "run/comparison/lost_channels.h"
+#include "run/comparison/outcome.h"
+#include "run/files/model_fingerprint.h"
+#include "run/records/device_json.h"
+#include "run/records/run_report.h"
+
+namespace detent::run {
+namespace {
+
+using nlohmann::json;
+
+bool is_on_device(const profile::StageTime& stage, const RunReport& report) {
+  return report.device && report.device->calibration && stage.name == profile::step_name(profile::Step::calibration);
+}
+
+profile::Work work_of(const profile::StageTime& stage, const RunReport& report) {
+  profile::Work work{.seconds = stage.seconds,
+                     .disk_bytes = static_cast<double>(stage.disk_read + stage.disk_written),
+                     .cpu_seconds = stage.cpu_seconds,
+                     .pressure_seconds = stage.pressure_seconds};
+  if (stage.name != profile::step_name(profile::Step::calibration) || !report.cost) return work;
+  const auto samples = static_cast<double>(report.samples_run);
+  work.flops = samples * static_cast<double>(report.cost->work.flops);
+  work.memory_bytes = samples * static_cast<double>(report.cost->work.bytes);
+  if (is_on_device(stage, report)) {
+    const auto& use = *report.device->calibration;
+    work.memory_bytes += static_cast<double>(use.observing.bytes);
+    work.bus_bytes = static_cast<double>(use.input_bytes + use.observing.bytes_to_host);
+    work.cpu_seconds = 0;  // the host mostly waits, busily
+  }
+  return work;
+}
+
+bool tunes_on_device(const profile::StageTime& stage, const RunReport& report) {
+  return report.device && stage.name == profile::step_name(profile::Step::fast_finetune);
+}
+
+json stages_json(const RunReport& report, const std::vector<profile::StageTime>& times,
+                 const profile::DeviceActivity& activity) {
+  json stages = json::array();
+  for (const auto& stage : times) {
+    const bool tunes = tunes_on_device(stage, report), there = tunes || is_on_device(stage, report);
+    const auto work = tunes ? tuning_work(stage, activity) : work_of(stage, report);
+    json entry = there ? verdict_of(work, peaks_of(report), tunes ? profile::kTuningOnGpu : profile::kCalibrationOnGpu)
+                       : verdict_of(work, report.machine, stage.name);
+    entry.update({{"name", stage.name},
+                  {"start", stage.start},
+                  {"seconds", stage.seconds},
+                  {"peak_memory_bytes", stage.peak_memory},
+                  {"pressure_seconds", stage.pressure_seconds},
+                  // The roof that is drawn is the host's.
+                  {"flops", there ? 0 : work.flops},
+                  {"memory_bytes", there ? 0 : work.memory_bytes},
+                  {"disk_bytes", work.disk_bytes}});
+    stages.push_back(std::move(entry));
+  }
+  return stages;
+}
+
+// The longest stage's verdict is the run's; the comparison is there for the report only.
+std::string verdict_text(const json& stages) {
+  const json* longest = nullptr;
+  for (const auto& stage : stages) {
+    if (stage["name"] == kComparisonStage) continue;
+    if (longest == nullptr || stage["seconds"] > (*longest)["seconds"]) longest = &stage;
+  }
+  if (longest == nullptr) return "";
+  if ((*longest)["bound"] == profile::bound_name(profile::Verdict::Bound::contention))
+    return fmt::format("{} took longest. {}", (*longest)["name"].get<std::string>(),
+                       (*longest)["advice"].get<std::string>());
+  return fmt::format("{} took longest, {}-bound at {:.0f} % of the peak. {}", (*longest)["name"].get<std::string>(),
+                     (*longest)["bound"].get<std::string>(),
+                     100 * ((*longest)["share"].is_null() ? 0.0 : (*longest)["share"].get<double>()),
+                     (*longest)["advice"].get<std::string>());
+}
+
+json timeline_json(const profile::Profiler& profiler) {
+  json points = json::array();
+  for (const auto& p : profiler.timeline()) {
+    points.push_back({{"t", p.time},
+                      {"resident", p.resident},
+                      {"anonymous", p.anonymous},
+                      {"disk_read", p.disk_read},
+                      {"disk_written", p.disk_written},
+                      {"gpu", p.gpu_memory},
+                      {"gpu_busy", p.gpu_busy},
+                      {"device_memory", p.device_memory},
+                      {"device_copied", p.device_copied},
+                      {"device_storage", p.device_storage}});
+  }
+  return points;
+}
+
+json layers_json(const RunReport& report) {
+  std::unordered_map<std::string, const Fidelity*> errors;
+  if (report.comparison) {
+    for (const auto& layer : report.comparison->layers) errors[layer.name] = &layer;
+  }
+  json layers = json::array();
+  for (const auto& layer : report.layers) {
+    json entry{{"name", layer.name},        {"op_type", layer.op_type},         {"seconds", layer.seconds},
+               {"flops", layer.work.flops}, {"memory_bytes", layer.work.bytes}, {"macs", layer.work.macs}};
+    if (layer.seconds > 0) {
+      const profile::Work work{.seconds = layer.seconds,
+                               .flops = static_cast<double>(layer.work.flops),
+                               .memory_bytes = static_cast<double>(layer.work.bytes)};
+      const auto verdict = verdict_of(work, report.machine, "");
+      entry["bound"] = verdict["bound"];
+      entry["share"] = verdict["share"];
+    }
+    const auto error = errors.find(layer.output);
+    if (error != errors.end()) {
+      entry["sqnr_db"] = number(error->second->sqnr_db);
+      entry["cosine"] = number(error->second->cosine);
+      if (!error->second->reason.empty()) entry["reason"] = error->second->reason;
+      if (!error->second->suggestion.empty()) entry["suggestion"] = error->second->suggestion;
+    }
+    layers.push_back(std::move(entry));
+  }
+  return layers;
+}
+
+// Counts in equal bins over all values, and the share of values beyond the range.
+json histogram_json(const calibration::Density& density) {
+  constexpr std::size_t kBins = 120;
+  const double width = (density.max - density.min) / kBins;
+  if (!(width > 0) || !std::isfinite(width)) return nullptr;
+  std::vector<double> counts(kBins, 0.0), edges;
+  for (std::size_t b = 0; b <= kBins; ++b) edges.push_back(density.min + width * static_cast<double>(b));
+  const auto bin_of = [&](double x) {
+    return std::min(static_cast<std::size_t>(std::max(0.0, (x - density.min) / width)), kBins - 1);
+  };
+  for (const auto& i : density.intervals) {
+    const std::size_t first = bin_of(i.low);
+    const std::size_t last = bin_of(i.high);
+    for (std::size_t b = first; b <= last; ++b) {
+      const double overlap = std::min(i.high, edges[b + 1]) - std::max(i.low, edges[b]);
+      counts[b] += first == last ? i.count : i.per_width * std::max(overlap, 0.0);
+    }
+  }
+  return {{"edges", edges}, {"counts", counts}};
+}
+
+double clipped_share(const calibration::Density& density, double min, double max) {
+  double clipped = 0;
+  for (const auto& i : density.intervals) {
+    const double mid = 0.5 * (i.low + i.high);
+    if (mid < min || mid > max) clipped += i.count;
+  }
+  return density.total > 0 ? clipped / density.total : 0;
+}
+
+// What was seen, and of a quantized model what came of it.
+json tensors_json(const RunReport& report, const QuantizeResult* quantized) {
+  json tensors = json::array();
+  for (const auto& [name, summary] : report.statistics.tensors) {
+    const TensorParams* params = nullptr;
+    if (quantized != nullptr) {
+      const auto found = quantized->activations.find(name);
+      if (found == quantized->activations.end()) continue;
+      params = &found->second;
+    }
+    if (!summary.has_values()) continue;
+    const auto density = calibration::density_of(summary);
+    json entry{{"name", name}, {"observed", {summary.extremes.lowest(), summary.extremes.highest()}}};
+    const auto maker = report.made_by.find(name);
+    if (maker != report.made_by.end()) entry["made_by"] = maker->second;
+    if (params != nullptr) {
+      entry.update({{"method", params->method},
+                    {"range", {params->range_min, params->range_max}},
+                    {"scale", params->scale},
+                    {"zero_point", params->zero_point}});
+    }
+    if (!density.intervals.empty()) {
+      if (params != nullptr) entry["clipped_share"] = clipped_share(density, params->range_min, params->range_max);
+      auto histogram = histogram_json(density);
+      if (!histogram.is_null()) entry["histogram"] = std::move(histogram);
+    }
+    tensors.push_back(std::move(entry));
+  }
+  return tensors;
+}
+
+// The prediction is that of calibration; comparing the models for this report takes more.
+json plan_json(const RunReport& report, const std::vector<profile::StageTime>& stages,
+               const profile::DeviceActivity& activity) {
+  json plan = json::array();
+  for (const auto& use : activity.devices()) {
+    if (use.memory_foretold == 0) continue;
+    plan.push_back({{"what", fmt::format("memory of cuda:{}, scratch of libraries included", use.number)},
+                    {"unit", "bytes"},
+                    {"predicted", use.memory_foretold},
+                    {"measured", use.memory_peak}});
+  }
+  if (!report.cost) return plan;
+  for (const auto& stage : stages) {
+    if (stage.name != profile::step_name(profile::Step::calibration)) continue;
+    plan.push_back({{"what", "peak memory of calibration"},
+                    {"unit", "bytes"},
+                    {"predicted", report.cost->peak_memory()},
+                    {"measured", stage.peak_memory}});
+  }
+  for (const auto& part : report.cost->memory) {
+    if (part.bytes > 0) plan.push_back({{"what", "of it: " + part.what}, {"unit", "bytes"}, {"predicted", part.bytes}});
+  }
+  return plan;
+}
+
+json summary_json(const RunReport& report, const QuantizeResult* quantized, const profile::Profiler& profiler) {
+  const auto s = profiler.summary();
+  json summary{
+      {"seconds", s.seconds},           {"cpu_seconds", s.cpu_seconds},         {"peak_memory_bytes", s.peak_memory},
+      {"disk_read_bytes", s.disk_read}, {"disk_written_bytes", s.disk_written}, {"samples", report.statistics.samples}};
+  if (quantized == nullptr) return summary;
+  summary.update({{"model_bytes_before", quantized->model_bytes_before},
+                  {"model_bytes_after", quantized->model_bytes_after},
+                  {"nodes_quantized", quantized->nodes_quantized},
+                  {"nodes_in_float", quantized->nodes_in_float}});
+  if (quantized->latency) {
+    const auto& [before, after, threads, samples, synthetic] = *quantized->latency;
+    summary["latency"] = {{"before", before.median},
+                          {"after", after.median},
+                          {"ratio", after.ratio},
+                          {"ratio_low", after.ratio_low},
+                          {"ratio_high", after.ratio_high},
+                          {"runs", after.runs},
+                          {"threads", threads},
+                          {"synthetic", synthetic},
+                          {"waiting", std::max(before.waiting, after.waiting)}};
+  }
+  return summary;
+}
+
+json outcome_json(const QuantizeResult& quantized) {
+  const auto outcome = outcome_of(quantized);
+  return {{"answer", config::word_of(config::enum_names<Outcome::Answer>(), static_cast<int>(outcome.answer))},
+          {"headline", outcome.headline},
+          {"reasons", outcome.reasons}};
+}
+
+json kept_json(const QuantizeResult& quantized) {
+  json kept = json::array();
+  for (const auto& node : kept_nodes(quantized)) {
+    kept.push_back({{"node", node.node}, {"why", node.why}});
+    if (node.measured == nullptr) continue;
+    kept.back()["error_share"] = node.measured->error_share;
+    kept.back()["macs_share"] = node.measured->macs_share;
+  }
+  return kept;
+}
+
+// What was measured, and what was done for it.
+json accuracy_json(const AccuracyResult& a) {
+  json out{{"samples", a.samples},
+           {"sqnr_db", number(a.sqnr_db)},
+           {"cosine", number(a.cosine)},
+           {"integer_macs", a.integer_macs ? number(*a.integer_macs) : json()},
+           {"weights_share", a.weights_share},
+           {"remedies", json::array()}};
+  if (a.score) out["score"] = *a.score;
+  if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
+  if (a.worst_channels)
+    out["worst_channels"] = {{"name", words_of(*a.worst_channels)}, {"sqnr_db", number(a.worst_channels->sqnr_db)}};
+  if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
+  const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {
+    const auto db = [](double error) { return number(-10 * std::log10(error)); };
+    out["remedies"].push_back({{"what", what}, {"value", value}, {"before", db(before)}, {"after", db(after)}});
+    out["remedies"].back()["kept"] = kept;
+  };
+  for (const auto& e : a.equalized) add("channel ranges equalized", e.value, e.error_before, e.error_after);
+  for (const auto& m : a.methods) add(("range by " + m.method).c_str(), m.value, m.error_before, m.error_after);
+  if (a.tuned) add("weights by GPTQ", "all weights", a.tuned->error_before, a.tuned->error_after, a.tuned->kept);
+  return out;
+}
+
+}  // namespace
+
+std::string report_json(const RunReport& report, const ReportRequest& request, const RunProfiler& profiler) {
+  const auto times = profiler.stages();
+  const json stages = stages_json(report, times, profiler.profiler().device());
+  json out{{"title", request.model.filename().string()},
+           {"version", DETENT_VERSION},
+           {"date", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
+           {"model_fingerprint", fingerprint_of(onnx::read_model(request.model)).text()},
+           {"command", request.command},
+           {"summary", summary_json(report, request.quantized, profiler.profiler())},
+           {"verdict", verdict_text(stages)},
+           {"machine",
+            {{"threads", report.machine.threads},
+             {"flops_per_second", report.machine.flops_per_second},
+             {"memory_bytes_per_second", report.machine.memory_bytes_per_second},
+             {"disk_bytes_per_second", report.machine.disk_bytes_per_second}}},
+           {"stages", stages},
+           {"timeline", timeline_json(profiler.profiler())},
+           {"layers", layers_json(report)},
+           {"tensors", tensors_json(report, request.quantized)},
+           {"plan", plan_json(report, times, profiler.profiler().device())},
+           {"notes", request.notes}};
+  if (report.device) {
+    const auto& activity = profiler.profiler().device();
+    out["device"] = device_json(report, activity);
+    if (report.device->calibration) out["notes"].push_back(observers_text(report, activity));
+  }
+  if (report.comparison) {
+    out["compared_samples"] = report.comparison->samples;
+    for (const auto& o : report.comparison->outputs)
+      out["outputs"].push_back({{"name", o.name}, {"sqnr_db", number(o.sqnr_db)}, {"cosine", number(o.cosine)}});
+  }
+  if (request.quantized != nullptr) {
+    out["outcome"] = outcome_json(*request.quantized);
+    out["kept"] = kept_json(*request.quantized);
+    if (request.quantized->accuracy) out["accuracy"] = accuracy_json(*request.quantized->accuracy);
+    for (const auto& l : request.quantized->layers) {
+      out["tuned"].push_back({{"name", l.name},
+                              {"op_type", l.op_type},
+                              {"form", l.streamed ? "mini-batches" : "Gram"},
+                              {"kept", l.tuned},
+                              {"before", number(l.error_before)},
+                              {"after", number(l.error_after)},
+                              {"seconds", l.seconds}});
+    }
+  }
+  return json_text(out);
+}
+
+}  // namespace detent::run

@@ -1,0 +1,91 @@
+// Measurements of a run of quantize or calibrate, for the report and the trace.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibration/statistics.h"
+#include "detent/compare.h"
+#include "detent/quantize.h"
+#include "planning/calibration.h"
+#include "profile/device_peaks.h"
+#include "profile/machine.h"
+#include "profile/profiler.h"
+#include "quantization/placement/placement.h"
+#include "run/collect.h"
+#include "run/model/prepare.h"
+#include "run/records/run_profiler.h"
+
+namespace detent::run {
+
+/// A node of the float model.
+struct LayerRecord {
+  std::string name;
+  std::string op_type;
+  std::string input;   // first input
+  std::string output;  // first output: what links it to times and errors
+  graph::Work work;    // of one run
+  double seconds = 0;  // of one run; 0 when the runtime fused the node into another
+};
+
+/// The stage in which both models run for the report.
+inline constexpr const char* kComparisonStage = "Comparison";
+inline constexpr const char* kSensitivityStage = "Sensitivity";
+inline constexpr const char* kLatencyStage = "Latency";
+
+struct RunReport {
+  std::vector<LayerRecord> layers;
+  std::map<std::string, std::string> made_by;  // observed value -> node
+  std::optional<planning::CalibrationCost> cost;
+  calibration::Statistics statistics;
+  std::uint64_t samples_run = 0;  // by this process; 0 when the statistics were taken before
+  Recording recording;
+  double collect_start = 0;  // by the profiler's clock
+  std::optional<Comparison> comparison;
+  profile::MachinePeaks machine;
+
+  /// Of a run that used GPUs. What they did is in the profiler's DeviceActivity.
+  struct Device {
+    DeviceConfig config;
+    std::optional<OnDevice> calibration;  // none: the CPU calibrated
+    profile::DevicePeaks peaks;           // of the first
+  };
+  std::optional<Device> device;
+};
+
+/// What to write, and facts for the page beside the measurements.
+struct ReportRequest {
+  std::optional<std::filesystem::path> html, trace;
+  std::filesystem::path model;
+  std::vector<std::string> command;
+  std::vector<std::string> notes;
+  const QuantizeResult* quantized = nullptr;  // none: calibration alone
+  int threads = 0;
+  std::filesystem::path work_dir;
+  std::optional<std::uint64_t> memory_budget = {};
+};
+
+/// Of a run of quantize, whose options and result must outlive it.
+ReportRequest request_of(const QuantizeOptions& options, const QuantizeResult& result,
+                         const std::filesystem::path& work_dir);
+
+/// Throws usage when a path names a file that is neither empty nor a report or trace, so that a mistyped path cannot
+/// overwrite a model.
+void check_report_paths(const std::optional<std::filesystem::path>& html,
+                        const std::optional<std::filesystem::path>& trace);
+
+/// Layers with their work; shapes as in the first sample of `source`, which is rewound.
+void describe_layers(const Prepared& prepared, const quantization::Placement& placement, const exec::Runtime& runtime,
+                     data::SampleSource& source, const planning::Circumstances& circumstances, RunReport& report);
+
+/// Writes the HTML report and the trace, where they are asked for. Measures the machine's peak rates, which takes half
+/// a second, and adds the layers of one run to the profiler's spans.
+void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler);
+
+/// The data of the page (docs/report.md).
+std::string report_json(const RunReport& report, const ReportRequest& request, const RunProfiler& profiler);
+
+}  // namespace detent::run
