@@ -10,6 +10,7 @@
 #include "base/cpu.h"
 #include "checking/signature.h"
 #include "checking/table.h"
+#include "graph/traits.h"
 
 namespace detent::checking {
 namespace {
@@ -18,20 +19,12 @@ namespace {
 constexpr std::array<std::string_view, 4> kCurves{"LeakyRelu", "LogSoftmax", "Sigmoid", "Softmax"};
 constexpr std::array<std::string_view, 2> kPools{"AveragePool", "GlobalAveragePool"};
 
-bool is_pair(const onnx::Node& node) {
-  return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
-}
-
-bool is_product(const onnx::Node& node) {
-  return node.is("Conv") || node.is("ConvTranspose") || node.is("MatMul") || node.is("Gemm");
-}
-
 // The nodes of a group that compute.
 std::vector<const onnx::Node*> computing(const onnx::Model& model, const Group& group) {
   std::vector<const onnx::Node*> nodes;
   for (const int n : group.nodes) {
     const auto& node = model.graph.nodes[static_cast<std::size_t>(n)];
-    if (!is_pair(node)) nodes.push_back(&node);
+    if (!graph::is_q_or_dq(node)) nodes.push_back(&node);
   }
   return nodes;
 }
@@ -57,7 +50,7 @@ std::string cause_of(const onnx::Model& model, const graph::Index& index, const 
   const bool on_cpu = target.is_ort_cpu || target.name == "openvino";
   for (const auto* node : nodes) {
     const auto forms = signature_of(model, index, *node, target);
-    if (is_product(*node) && differences.over_one > 0 && on_cpu && saturates(forms) && !sums_8_bit_products_exactly())
+    if (graph::is_product(*node) && differences.over_one > 0 && on_cpu && saturates(forms) && !sums_8_bit_products_exactly())
       return "pairs of uint8 x int8 products saturate in 16 bits on this CPU, which has no VNNI; quantize with "
              "--set weight-range=pairs";
   }

@@ -31,7 +31,7 @@ class Rows {
 
   const onnx::Tensor* constant(std::string value) const {
     if (const int maker = index_.producer(value); maker != kNone) {
-      if (!at(maker).is("DequantizeLinear")) return nullptr;
+      if (!graph::is_dequantize_linear(at(maker))) return nullptr;
       value = at(maker).inputs().front();
     }
     const int stored = index_.initializer(value);
@@ -39,7 +39,7 @@ class Rows {
   }
 
   bool is_of_few_rows(const onnx::Node& node) const {
-    if ((!node.is("MatMul") && !node.is("Gemm")) || node.int_or("transA", 0) != 0) return false;
+    if (!graph::is_matrix_product(node) || node.int_or("transA", 0) != 0) return false;
     const auto* weight = constant(node.inputs()[1]);
     if (weight == nullptr || weight->dims.size() != 2) return false;
     if (*std::max_element(weight->dims.begin(), weight->dims.end()) > kLongestSide) return false;
@@ -55,14 +55,12 @@ class Rows {
     return readers.size() == 1 && !index_.is_output(value) ? readers.front() : kNone;
   }
 
-  static bool is_pair(const onnx::Node& node) { return node.is("QuantizeLinear") || node.is("DequantizeLinear"); }
-
   static bool vanishes(const onnx::Node& node) { return node.is("Relu") || node.is("Clip") || node.is("Identity"); }
 
   static bool stands_between(const onnx::Node& node) {
     constexpr std::array<std::string_view, 8> kAlone{"Celu", "HardSigmoid", "LeakyRelu", "Log",
                                                      "Selu", "Softplus",    "Swish",     "ThresholdedRelu"};
-    if (is_pair(node) || node.is("Identity")) return true;
+    if (graph::is_q_or_dq(node) || node.is("Identity")) return true;
     return graph::has_trait(node, graph::Trait::element_wise) &&
            std::find(kAlone.begin(), kAlone.end(), node.op_type()) == kAlone.end();
   }
@@ -85,15 +83,15 @@ class Rows {
     if (read_form(model_, index_, at(product), 0).zero_point == 0 || adds_a_bias(at(product))) return false;
     int next = reader_of(product);
     while (next != kNone && vanishes(at(next))) next = reader_of(next);
-    return next != kNone && at(next).is("QuantizeLinear");
+    return next != kNone && graph::is_quantize_linear(at(next));
   }
 
   // Whether the kernel quantizes what its first product reads.
   bool quantizes(int product) const {
     const int pair = index_.producer(at(product).inputs().front());
-    if (pair == kNone || !at(pair).is("DequantizeLinear") || reader_of(pair) == kNone) return false;
+    if (pair == kNone || !graph::is_dequantize_linear(at(pair)) || reader_of(pair) == kNone) return false;
     const int maker = index_.producer(at(pair).inputs().front());
-    return maker != kNone && at(maker).is("QuantizeLinear") && reader_of(maker) != kNone;
+    return maker != kNone && graph::is_quantize_linear(at(maker)) && reader_of(maker) != kNone;
   }
 
   void follow(int first) {

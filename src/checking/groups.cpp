@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "graph/traits.h"
 #include "onnx/write.h"
 
 namespace detent::checking {
@@ -47,7 +48,7 @@ class Grouping {
  private:
   // Constant, or a DequantizeLinear: each reader has its own.
   bool is_carried(int n) const {
-    return !depends_[static_cast<std::size_t>(n)] || at(model_, n).op_type() == "DequantizeLinear";
+    return !depends_[static_cast<std::size_t>(n)] || graph::is_dequantize_linear(at(model_, n));
   }
   bool makes_output(int n) const {
     const auto& outputs = at(model_, n).outputs();
@@ -61,7 +62,7 @@ class Grouping {
   }
   bool is_last(int n, const std::vector<int>& last_of) const {
     const int reader = only_reader(n);
-    if (reader == kNone || makes_output(n) || at(model_, n).op_type() == "QuantizeLinear") return true;
+    if (reader == kNone || makes_output(n) || graph::is_quantize_linear(at(model_, n))) return true;
     const int last = last_of[static_cast<std::size_t>(reader)];
     for (const auto& output : at(model_, n).outputs()) {
       if (output.empty()) continue;
@@ -100,7 +101,7 @@ class Grouping {
 
   bool is_read_outside(const std::string& name, int last, const std::vector<int>& last_of) const {
     if (index_.is_output(name)) return true;
-    if (at(model_, last).op_type() == "DequantizeLinear") return false;
+    if (graph::is_dequantize_linear(at(model_, last))) return false;
     const auto readers = index_.consumers(name);
     return std::any_of(readers.begin(), readers.end(),
                        [&](int n) { return is_carried(n) || last_of[static_cast<std::size_t>(n)] != last; });

@@ -17,7 +17,7 @@ const onnx::Node& at(const onnx::Model& model, int n) { return model.graph.nodes
 bool has_8_bits(const Form& form) { return form.text.starts_with("u8") || form.text.starts_with("s8"); }
 
 // ConvTranspose takes nothing along.
-bool takes_others(const onnx::Node& node) { return node.is("Conv") || node.is("MatMul") || node.is("Gemm"); }
+bool takes_others(const onnx::Node& node) { return node.is("Conv") || graph::is_matrix_product(node); }
 
 // A pool that takes every n-th value is put in front of it, between the integers and their scale.
 bool is_strided_point(const onnx::Node& node, const onnx::Model& model, const graph::Index& index) {
@@ -42,7 +42,7 @@ int only_read_maker(const onnx::Model& model, const graph::Index& index, std::st
     const int maker = index.producer(value);
     if (maker == kNone) return kNone;
     const auto& node = at(model, maker);
-    if (!node.is("DequantizeLinear") && !node.is("QuantizeLinear")) return maker;
+    if (!graph::is_q_or_dq(node)) return maker;
     if (!behind_pair || node.inputs().empty()) return kNone;
     value = node.inputs().front();
   }
@@ -79,7 +79,7 @@ bool moves_integers(const onnx::Model& model, const graph::Index& index, const o
     const auto readers = index.consumers(last->outputs().front());
     if (readers.size() != 1 || index.is_output(last->outputs().front())) return false;
     const auto& reader = at(model, readers.front());
-    if (reader.is("QuantizeLinear")) return last->is("Transpose");
+    if (graph::is_quantize_linear(reader)) return last->is("Transpose");
     last = &reader;
   }
   return false;

@@ -26,7 +26,7 @@ std::size_t times_dequantized(const onnx::Model& model, const graph::Index& inde
   std::size_t times = index.is_output(integers) ? 1 : 0;
   for (const int reader : index.consumers(integers)) {
     const auto& node = at(model, reader);
-    if (node.op_type() != "DequantizeLinear" || node.outputs().empty()) return 2;  // on integers
+    if (!graph::is_dequantize_linear(node) || node.outputs().empty()) return 2;  // on integers
     times += readers(model, index, node.outputs().front());
   }
   return times;
@@ -49,7 +49,7 @@ std::optional<bool> made_stays(const onnx::Model& model, const graph::Index& ind
   if (node.outputs().empty()) return std::nullopt;
   for (const int reader : index.consumers(node.outputs().front())) {
     const auto& quantizer = at(model, reader);
-    if (quantizer.op_type() == "QuantizeLinear") return stays(model, index, quantizer.outputs().front());
+    if (graph::is_quantize_linear(quantizer)) return stays(model, index, quantizer.outputs().front());
     const auto behind =
         fuses_with_product(model, index, quantizer) ? made_stays(model, index, quantizer) : std::nullopt;
     if (behind) return behind;
@@ -112,7 +112,7 @@ bool is_done_by(const Form& integers, const Bounds& bounds) {
 bool reads_float16_scales(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
   return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const auto& value) {
     const int maker = index.producer(value);
-    return maker != kNone && at(model, maker).op_type() == "DequantizeLinear" &&
+    return maker != kNone && graph::is_dequantize_linear(at(model, maker)) &&
            has_float16_scale(model, index, at(model, maker));
   });
 }
@@ -120,9 +120,9 @@ bool reads_float16_scales(const onnx::Model& model, const graph::Index& index, c
 // Rows of a table are integers as they are stored.
 bool comes_from_quantizer(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int pair = index.producer(value);
-  if (pair == kNone || at(model, pair).op_type() != "DequantizeLinear") return false;
+  if (pair == kNone || !graph::is_dequantize_linear(at(model, pair))) return false;
   const int maker = index.producer(at(model, pair).inputs().front());
-  return maker != kNone && at(model, maker).op_type() == "QuantizeLinear";
+  return maker != kNone && graph::is_quantize_linear(at(model, maker));
 }
 
 // Also behind what moves values, as the runtime puts pairs before it, and what cuts them off, if the Gemm has no
@@ -132,7 +132,7 @@ bool reaches_8_bits(const onnx::Model& model, const graph::Index& index, const o
   const auto readers = index.consumers(value);
   if (readers.empty() || index.is_output(value)) return false;
   const auto& reader = at(model, readers.front());
-  if (reader.op_type() == "QuantizeLinear") {
+  if (graph::is_quantize_linear(reader)) {
     const auto* zero_point = constant(model, index, reader, 2);
     return zero_point == nullptr || onnx::bits_of(zero_point->type) == 8;
   }
@@ -188,7 +188,7 @@ std::string_view bias_in_float(const onnx::Model& model, const graph::Index& ind
   if (node.is("Gemm") && (node.float_or("alpha", 1) != 1 || node.float_or("beta", 1) != 1))
     return "ONNX Runtime's CPU has no kernel on integers that multiplies by an alpha or beta and adds a bias";
   const int maker = index.producer(node.inputs()[2]);
-  if (maker != kNone && at(model, maker).op_type() == "DequantizeLinear") return {};
+  if (maker != kNone && graph::is_dequantize_linear(at(model, maker))) return {};
   const auto* bias = constant(model, index, node, 2);
   if (bias != nullptr && has_one_for_each_output(node, weight_of(model, index, node), *bias) &&
       reaches_8_bits(model, index, node, true))
@@ -202,7 +202,7 @@ bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx
   const auto made = made_stays(model, index, node);
   if (!made) {
     // What makes floats of int8 is a Gemm of int8 alone.
-    if (!(node.is("MatMul") || node.is("Gemm")) || read_stays(model, index, node, 0) != true) return false;
+    if (!graph::is_matrix_product(node) || read_stays(model, index, node, 0) != true) return false;
     return node.is("MatMul") || read_stays(model, index, node, 1) == false ||
            read_form(model, index, node, 1).text.starts_with("u8");
   }

@@ -9,6 +9,7 @@
 #include "checking/reference_graph.h"
 #include "checking/reference_products.h"
 #include "graph/rewrites/rewrite.h"
+#include "graph/traits.h"
 
 namespace detent::checking {
 namespace {
@@ -210,7 +211,7 @@ class Rewrite {
   void as_it_is(const Node& node) {
     for (const auto& name : node.inputs()) g_.need_float(name);
     for (const auto& name : graph::captured_names(model_, node)) g_.need_float(name);
-    const bool computes = node.op_type() != "Cast" && node.op_type() != "DequantizeLinear" &&
+    const bool computes = node.op_type() != "Cast" && !graph::is_dequantize_linear(node) &&
                           std::any_of(node.outputs().begin(), node.outputs().end(),
                                       [&](const auto& name) { return !name.empty() && g_.is_float(name); });
     const bool is_integer_op = node.op_type().starts_with("QLinear");

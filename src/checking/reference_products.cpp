@@ -1,4 +1,5 @@
 #include "checking/reference_products.h"
+#include "graph/traits.h"
 
 #include <cmath>
 #include <utility>
@@ -131,8 +132,8 @@ std::string finished(ReferenceGraph& g, const Node& node, std::string sum, const
 }  // namespace
 
 bool add_product(ReferenceGraph& g, const Node& node) {
-  const bool is_convolution = node.is("Conv") || node.is("ConvTranspose");
-  if (!is_convolution && !node.is("MatMul") && !node.is("Gemm")) return false;
+  const bool is_convolution = graph::is_convolution(node);
+  if (!is_convolution && !graph::is_matrix_product(node)) return false;
   const auto &x = node.inputs()[0], &w = node.inputs()[1], &out = node.outputs()[0];
   const auto *of_x = g.integers(x), *of_w = g.integers(w);
   if (of_x == nullptr || of_w == nullptr || !of_x->is_one_scale()) return false;

@@ -32,8 +32,7 @@ void leave_out_bodies(std::vector<NodeTime>& executions) {
   }
 }
 
-double typical(std::vector<double> values, bool fastest) {
-  if (fastest) return *std::min_element(values.begin(), values.end());
+double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -53,7 +52,8 @@ std::vector<Kernel> summed_up(const std::vector<NodeTime>& executions, std::size
   }
   for (std::size_t k = 0; k < kernels.size(); ++k) {
     const double times_a_run = static_cast<double>(times[k].size()) / static_cast<double>(runs);
-    kernels[k].seconds = typical(std::move(times[k]), fastest) * times_a_run;
+    const double one = fastest ? *std::min_element(times[k].begin(), times[k].end()) : median(std::move(times[k]));
+    kernels[k].seconds = one * times_a_run;
   }
   return kernels;
 }

@@ -25,9 +25,9 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"Gemm", product | by_default, macs, 2},
     {"MatMul", product | by_default, macs},
     // Recurrent layers multiply as well, but are never quantized.
-    {"GRU", none, macs, 3},
-    {"LSTM", none, macs, 3},
-    {"RNN", none, macs, 3},
+    {"GRU", recurrent, macs, 3},
+    {"LSTM", recurrent, macs, 3},
+    {"RNN", recurrent, macs, 3},
 
     // Normalizations, and distributions over an axis.
     {"BatchNormalization", normalization | by_default, per_input, 2},
@@ -131,18 +131,18 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
 
     // What quantized models are made of.
     {"ConvInteger", quantized},
-    {"DequantizeLinear", quantized},
+    {"DequantizeLinear", quantized | dequantizes},
     {"DynamicQuantizeLinear", quantized},
     {"MatMulInteger", quantized},
     {"QLinearConv", quantized, macs},
     {"QLinearMatMul", quantized, macs},
-    {"QuantizeLinear", quantized},
-    {"DequantizeLinear", quantized, per_output, kNoInput, 0, kMicrosoft},
+    {"QuantizeLinear", quantized | quantizes},
+    {"DequantizeLinear", quantized | dequantizes, per_output, kNoInput, 0, kMicrosoft},
     {"MatMulNBits", quantized, per_output, kNoInput, 0, kMicrosoft},
     {"QGemm", quantized, macs, kNoInput, 0, kMicrosoft},
     {"BFPQuantizeDequantize", quantized, per_output, kNoInput, 0, kQuark},
     {"MXQuantizeDequantize", quantized, per_output, kNoInput, 0, kQuark},
-    {"QuantizeLinear", quantized, per_output, kNoInput, 0, kMicrosoft},
+    {"QuantizeLinear", quantized | quantizes, per_output, kNoInput, 0, kMicrosoft},
 });
 
 }  // namespace

@@ -33,6 +33,9 @@ enum class Trait : std::uint32_t {
                                 ///< that does
   overwrites = 1U << 13,        ///< ONNX Runtime's CPU kernel may write over the first input
   by_default = 1U << 14,        ///< ONNX Runtime's quantize_static quantizes it unless told otherwise
+  recurrent = 1U << 17,         ///< LSTM, GRU and RNN, whose weights are the second and third inputs
+  quantizes = 1U << 18,         ///< QuantizeLinear of either domain
+  dequantizes = 1U << 19,       ///< DequantizeLinear of either domain
   // How its errors are judged.
   has_response = 1U << 15,      ///< smooth enough for a table of its results to tell how much of a rounding is seen
   judged_by_inputs = 1U << 16,  ///< its inputs tell more of an error than its output does
@@ -81,6 +84,16 @@ inline bool is_product(const onnx::Node& node) noexcept { return has_trait(node,
 inline bool is_matrix_product(const onnx::Node& node) noexcept {
   const auto& traits = traits_of(node);
   return traits.is(Trait::product) && !traits.is(Trait::convolution);
+}
+
+inline bool is_convolution(const onnx::Node& node) noexcept { return has_trait(node, Trait::convolution); }
+inline bool is_recurrent(const onnx::Node& node) noexcept { return has_trait(node, Trait::recurrent); }
+
+/// The two halves of a Q/DQ pair.
+inline bool is_quantize_linear(const onnx::Node& node) noexcept { return has_trait(node, Trait::quantizes); }
+inline bool is_dequantize_linear(const onnx::Node& node) noexcept { return has_trait(node, Trait::dequantizes); }
+inline bool is_q_or_dq(const onnx::Node& node) noexcept {
+  return has_trait(node, Trait::quantizes) || has_trait(node, Trait::dequantizes);
 }
 
 /// The input that holds the weight of a product or the scale of a normalization.

@@ -9,6 +9,7 @@
 
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
+#include "graph/traits.h"
 
 namespace detent::graph {
 namespace {
@@ -89,7 +90,7 @@ class Finder {
     const int maker = index_.producer(value);
     if (maker == kNone) return false;
     if (node(maker).op_type() == "Transpose") return true;
-    return node(maker).op_type() == "DequantizeLinear" && is_turned(input(node(maker), 0));
+    return is_dequantize_linear(node(maker)) && is_turned(input(node(maker), 0));
   }
 
   std::optional<Product> product_of(std::size_t n) const {

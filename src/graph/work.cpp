@@ -59,8 +59,7 @@ std::optional<std::uint64_t> macs_of(const onnx::Node& node, const Shapes& shape
   const auto x = in.empty() ? std::nullopt : shapes.of(in[0]);
   const auto w = in.size() <= weight ? std::nullopt : shapes.of(in[weight]);
   if (!x || !w) return std::nullopt;
-  const bool is_recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
-  if (is_recurrent && in.size() > 2 && x->size() == 3) {  // a recurrent layer, with weights for its state as well
+  if (is_recurrent(node) && in.size() > 2 && x->size() == 3) {  // a recurrent layer, with weights for its state as well
     const auto r = shapes.of(in[2]);
     if (r) return static_cast<std::uint64_t>((*x)[0] * (*x)[1]) * (elements(*w) + elements(*r));
   }

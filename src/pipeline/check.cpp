@@ -37,9 +37,7 @@ using checking::Signature;
 
 bool is_block_float(const onnx::Node& node) { return node.domain() == onnx::kQuarkDomain; }
 
-bool is_pair(const onnx::Node& node) {
-  return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear" || is_block_float(node);
-}
+bool is_pair(const onnx::Node& node) { return graph::is_q_or_dq(node) || is_block_float(node); }
 
 bool is_quantized(const Signature& forms) {
   return forms.first.text != "f32" && forms.first.text != "bf16" && forms.first.text != "-";

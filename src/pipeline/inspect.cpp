@@ -15,11 +15,13 @@
 #include "graph/index.h"
 #include "graph/liveness.h"
 #include "graph/rewrites/rewrite.h"
+#include "graph/traits.h"
 #include "graph/transformer.h"
 #include "graph/work.h"
 #include "onnx/bodies.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
+#include "quantization/weight_operators.h"
 #include "run/deadline.h"
 #include "run/files/model_folder.h"
 #include "solve/sweep/cost.h"
@@ -55,7 +57,7 @@ const onnx::Node* dequantized_constant(const onnx::Model& model, const graph::In
   const int producer = index.producer(value);
   if (producer == graph::kNone) return nullptr;
   const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-  const bool is_constant = node.op_type() == "DequantizeLinear" && !node.inputs().empty() &&
+  const bool is_constant = graph::is_dequantize_linear(node) && !node.inputs().empty() &&
                            index.initializer(node.inputs().front()) != graph::kNone;
   return is_constant ? &node : nullptr;
 }
@@ -145,13 +147,12 @@ bool is_on_integers(const onnx::Node& node) {
 }
 
 bool reads_dequantized(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
-  static const std::set<std::string_view> kTypes{"MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "Gather"};
-  if (!node.domain().empty() || !kTypes.contains(node.op_type())) return false;
+  if (!node.domain().empty() || quantization::weight_operator(node) == nullptr) return false;
   return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const std::string& input) {
     const int producer = index.producer(input);
     if (producer == graph::kNone) return false;
     const auto& maker = model.graph.nodes[static_cast<std::size_t>(producer)];
-    if (maker.op_type() != "DequantizeLinear" || maker.inputs().empty()) return false;
+    if (!graph::is_dequantize_linear(maker) || maker.inputs().empty()) return false;
     // Others than tables hand on what they read, whatever it is.
     return !node.is("Gather") || index.initializer(maker.inputs().front()) != graph::kNone;
   });

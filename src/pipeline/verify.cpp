@@ -20,6 +20,7 @@
 #include "graph/decisions.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/segment.h"
+#include "graph/traits.h"
 #include "pipeline/consumers.h"
 #include "run/comparison/pairing.h"
 #include "run/comparison/shared_decisions.h"
@@ -204,9 +205,9 @@ class Layers {
     std::string name;
     for (const int n : group.nodes) {
       const auto& node = model_.graph.nodes[static_cast<std::size_t>(n)];
-      if (node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear") continue;
+      if (graph::is_q_or_dq(node)) continue;
       if (index_.initializer(node.outputs()[0]) == graph::kNone) name = node.label();
-      if (node.is("Conv") || node.is("ConvTranspose") || node.is("MatMul") || node.is("Gemm")) break;
+      if (graph::is_product(node)) break;
     }
     return name.empty() ? model_.graph.nodes[static_cast<std::size_t>(group.last)].label() : name;
   }

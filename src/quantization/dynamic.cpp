@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -14,6 +15,7 @@
 #include "quantization/exchange.h"
 #include "quantization/placement/left_in_float.h"
 #include "quantization/placement/selection.h"
+#include "quantization/weight_operators.h"
 
 namespace detent::quantization {
 namespace {
@@ -21,16 +23,17 @@ namespace {
 using onnx::Node;
 
 std::vector<bool> selection(const onnx::Model& model, const QuantConfig& config) {
-  static const std::set<std::string> kKnown{"MatMul", "Gemm", "Gather", "LSTM", "Conv"};
+  const auto known = types_with_dynamic_weights();
   for (const auto& type : config.op_types) {
-    if (kKnown.contains(type)) continue;
+    if (std::find(known.begin(), known.end(), type) != known.end()) continue;
     throw usage_error(fmt::format("--op-types: {} has no form with dynamic activations", type),
-                      fmt::format("choose from: {}", fmt::join(kKnown, ", ")));
+                      fmt::format("choose from: {}", fmt::join(known, ", ")));
   }
   auto selected = select_of_all_types(model, config);
-  // ConvInteger is slower than Conv: one is made only where the user says so.
+  if (!config.op_types.empty() || !config.nodes.empty()) return selected;
   for (std::size_t n = 0; n < selected.size(); ++n) {
-    if (config.op_types.empty() && config.nodes.empty() && model.graph.nodes[n].is("Conv")) selected[n] = false;
+    const auto* row = weight_operator(model.graph.nodes[n]);
+    selected[n] = selected[n] && row != nullptr && row->dynamic == DynamicWeights::yes;
   }
   return selected;
 }
@@ -38,13 +41,12 @@ std::vector<bool> selection(const onnx::Model& model, const QuantConfig& config)
 // What the integer forms of a node do not do.
 std::string reason_against(const Node& node) {
   if (node.is("Gemm")) return reason_against_gemm(node);
-  if (node.is("LSTM")) return reason_against_exchange(node, "DynamicQuantizeLSTM");
-  if (node.is("Conv")) return reason_against_exchange(node, "ConvInteger");
   if (node.is("Gather") && node.int_or("axis", 0) != 0) return "it does not look up rows";
-  return {};
+  const auto exchanged_for = weight_operator(node)->dynamic_operator;
+  return exchanged_for.empty() ? std::string() : reason_against_exchange(node, exchanged_for);
 }
 
-std::size_t rank_of_weight(const Node& node) { return node.is("LSTM") ? 3 : 2; }
+bool has_rank(const WeightOperator& row, std::size_t rank) { return row.rank == 0 ? rank >= 3 : rank == row.rank; }
 
 Granularity granularity_of(const Node& node, const std::vector<std::int64_t>& dims, const QuantConfig& config) {
   if (node.is("Gather")) return Granularity::along(0);
@@ -89,12 +91,11 @@ class Placer {
       const bool placed = selected_[n] && visit(n);
       if (placed) placement_.nodes.push_back(n);
       const auto& node = model_.graph.nodes[n];
-      const bool recurrent = node.is("LSTM") || node.is("GRU") || node.is("RNN");
-      if (placed || !(graph::is_product(node) || recurrent)) continue;
+      if (placed || !(graph::is_product(node) || graph::is_recurrent(node))) continue;
       ++placement_.in_float;
       if (!config_.op_types.empty() || !config_.nodes.empty()) continue;
       if (node.is("GRU")) leave(node, "ONNX Runtime has none on integers");
-      if ((node.is("Conv") || node.is("ConvTranspose")) && constant(node, 1) != nullptr)
+      if (graph::is_convolution(node) && constant(node, 1) != nullptr)
         leave(node,
               "with dynamic activations it would be slower than in float; without --activations dynamic, and with "
               "samples, it is quantized");
@@ -143,8 +144,7 @@ class Placer {
     for (const auto input : weight_inputs(node)) {
       const auto* weight = constant(node, input);
       if (weight == nullptr) return false;
-      if (node.is("Conv") ? weight->dims.size() < 3 : weight->dims.size() != rank_of_weight(node))
-        return leave(node, "its weight is no matrix");
+      if (!has_rank(*weight_operator(node), weight->dims.size())) return leave(node, "its weight is no matrix");
       if (weight->count() == 0) return leave(node, "its weight has no elements");
       Mark mark{.value = weight->name,
                 .is_constant = true,
@@ -209,10 +209,11 @@ class Placer {
 }  // namespace
 
 std::vector<std::size_t> weight_inputs(const Node& node) {
-  if (node.is("MatMul") || node.is("Gemm") || node.is("Conv")) return {1};
-  if (node.is("LSTM")) return {1, 2};
-  if (node.is("Gather")) return {0};
-  return {};
+  const auto* row = weight_operator(node);
+  if (row == nullptr || row->dynamic == DynamicWeights::no) return {};
+  std::vector<std::size_t> inputs(row->weights);
+  std::iota(inputs.begin(), inputs.end(), row->first_weight);
+  return inputs;
 }
 
 DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,

@@ -18,9 +18,7 @@ namespace {
 constexpr std::uint64_t kSmallWeight = std::uint64_t{64} << 10;
 constexpr std::uint64_t kGrowth = 4;
 
-bool is_quantization(const onnx::Node& node) {
-  return node.op_type() == "QuantizeLinear" || node.op_type() == "DequantizeLinear";
-}
+bool is_quantization(const onnx::Node& node) { return is_q_or_dq(node); }
 
 // Whether the node moves integers that are dequantized where they are read. A result would be stored for each reader.
 bool moves_integers(const onnx::Model& model, const Index& index, const onnx::Node& node) {

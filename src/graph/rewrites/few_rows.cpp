@@ -80,7 +80,7 @@ class Rewriter {
 
   // Of a product of a matrix with few rows, or as many as its user likes, and a constant.
   std::optional<Matrix> matrix_of(const onnx::Node& node) const {
-    if ((!node.is("MatMul") && !node.is("Gemm")) || node.body() != 0) return std::nullopt;
+    if (!is_matrix_product(node) || node.body() != 0) return std::nullopt;
     Matrix matrix;
     matrix.weight = float_constant(model_, index_, node, kWeightInput);
     if (matrix.weight == nullptr || matrix.weight->dims.size() != 2) return std::nullopt;

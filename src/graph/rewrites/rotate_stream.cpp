@@ -14,6 +14,7 @@
 #include "graph/index.h"
 #include "graph/rewrites/orthogonal_mix.h"
 #include "graph/rewrites/rotated_weight.h"
+#include "graph/traits.h"
 
 namespace detent::graph {
 namespace {
@@ -187,7 +188,7 @@ class Stream {
     const auto& node = model_.graph.nodes[static_cast<std::size_t>(maker)];
     if (index_.is_output(value) || index_.is_captured(value) || index_.consumers(value).size() != 1)
       throw unfit(node, "what it adds to the stream is read elsewhere too");
-    if (node.is("MatMul") || node.is("Gemm")) return written_by_product(node);
+    if (is_matrix_product(node)) return written_by_product(node);
     if (node.is("Gather") && node.int_or("axis", 0) == 0) return turn(node, input(node, 0), 1, {});
     if (node.is("Identity") || node.is("Dropout")) return written(node, input(node, 0));
     if (node.is("Add") || node.is("Mul")) {

@@ -19,6 +19,7 @@
 #include "quantization/placement/infinite_values.h"
 #include "quantization/placement/left_in_float.h"
 #include "quantization/placement/selection.h"
+#include "quantization/weight_operators.h"
 
 namespace detent::quantization {
 namespace {
@@ -97,11 +98,10 @@ class Placer {
       }
     } else {
       for (const auto& type : config.op_types) {
-        static const std::set<std::string> kKnown{"MatMul",        "Gemm", "Gather", "Conv",
-                                                  "ConvTranspose", "LSTM", "GRU",    "MoE"};
-        if (!kKnown.contains(type))
+        const auto known = types_with_block_weights();
+        if (std::find(known.begin(), known.end(), type) == known.end())
           throw usage_error(fmt::format("--op-types: weights of {} cannot be stored in blocks", type),
-                            fmt::format("choose from: {}", fmt::join(kKnown, ", ")));
+                            fmt::format("choose from: {}", fmt::join(known, ", ")));
       }
     }
     return select_nodes(model, config);
@@ -109,12 +109,19 @@ class Placer {
 
   void visit(std::size_t n, int bits) {
     const auto& node = model_.graph.nodes[n];
-    if (node.is("Conv") || node.is("ConvTranspose")) return visit_other(n, 1, bits, true);
-    if (node.is("LSTM") || node.is("GRU")) {
-      for (const std::size_t input : {1, 2}) visit_other(n, input, bits, false);
-      return;
+    const auto* row = weight_operator(node);
+    switch (row == nullptr ? BlockWeights::no : row->blocks) {
+      case BlockWeights::filter: return visit_other(n, row->first_weight, bits, true);
+      case BlockWeights::recurrent:
+        for (std::size_t i = 0; i < row->weights; ++i) visit_other(n, row->first_weight + i, bits, false);
+        return;
+      case BlockWeights::experts: return visit_experts(n, bits);
+      default: return visit_matrix(n, bits);
     }
-    if (node.op_type() == "MoE") return visit_experts(n, bits);
+  }
+
+  void visit_matrix(std::size_t n, int bits) {
+    const auto& node = model_.graph.nodes[n];
     if (node.is("MatMul") && is_stack(node)) {
       if (names_products_) return visit_other(n, 1, bits, false);
       return leave(node,
@@ -131,7 +138,7 @@ class Placer {
   }
 
   void leave_filter(const Node& node) {
-    if ((node.is("Conv") || node.is("ConvTranspose")) && index_.initializer(node.inputs()[1]) != graph::kNone)
+    if (graph::is_convolution(node) && index_.initializer(node.inputs()[1]) != graph::kNone)
       leave(node,
             "filters are stored in blocks where --op-types names Conv and ConvTranspose, which saves size and no time");
   }

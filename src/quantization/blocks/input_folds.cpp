@@ -5,6 +5,7 @@
 #include <set>
 
 #include "graph/index.h"
+#include "graph/traits.h"
 
 namespace detent::quantization {
 namespace {
@@ -88,7 +89,7 @@ class Folds {
     if (node.is("Relu")) return divide_alone(node.inputs()[0], width, fold);
     if (node.is("Add")) return divide_sum(node, width, fold);
     if (node.is("Mul")) return divide_product_of_values(node, width, fold);
-    if (node.is("MatMul") || node.is("Gemm")) return divide_columns(n, width, fold);
+    if (graph::is_matrix_product(node)) return divide_columns(n, width, fold);
     return false;
   }
 

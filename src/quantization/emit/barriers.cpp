@@ -41,7 +41,7 @@ bool is_between_integers_in_float(const onnx::Model& model, const graph::Index& 
   const int weight = index.initializer(node.inputs()[1]);
   if (dequantize == graph::kNone || weight == graph::kNone) return false;
   const auto& before = node_at(model, dequantize);
-  if (before.op_type() != "DequantizeLinear") return false;
+  if (!graph::is_dequantize_linear(before)) return false;
   const int scale = index.initializer(before.inputs()[1]);
   const auto& tensors = model.graph.initializers;
   return scale != graph::kNone && tensors[static_cast<std::size_t>(scale)].count() == 1 &&
@@ -61,7 +61,7 @@ int quantizer_behind(const onnx::Model& model, const graph::Index& index, const 
     const auto readers = index.consumers(node->outputs()[0]);
     if (readers.size() != 1) return graph::kNone;
     node = &node_at(model, readers.front());
-    if (node->op_type() == "QuantizeLinear") return readers.front();
+    if (graph::is_quantize_linear(*node)) return readers.front();
     if (!graph::has_trait(*node, graph::Trait::clips) && !is_carrier(*node)) return graph::kNone;
   }
 }
@@ -70,9 +70,9 @@ int quantizer_behind(const onnx::Model& model, const graph::Index& index, const 
 int quantizer_of_float_pool(const onnx::Model& model, const graph::Index& index, const Node& node) {
   if (!node.is("MaxPool")) return graph::kNone;
   const int producer = index.producer(node.inputs()[0]);
-  if (producer != graph::kNone && node_at(model, producer).op_type() == "DequantizeLinear") return graph::kNone;
+  if (producer != graph::kNone && graph::is_dequantize_linear(node_at(model, producer))) return graph::kNone;
   for (const int reader : index.consumers(node.outputs()[0])) {
-    if (node_at(model, reader).op_type() == "QuantizeLinear") return reader;
+    if (graph::is_quantize_linear(node_at(model, reader))) return reader;
   }
   return graph::kNone;
 }
@@ -90,7 +90,7 @@ int carrier_into_body(const onnx::Model& model, const graph::Index& index, const
   int at = index.producer(last.outputs()[0]);
   while (at != graph::kNone && is_carrier(node_at(model, at))) {
     const int before = index.producer(node_at(model, at).inputs()[0]);
-    if (before != graph::kNone && node_at(model, before).op_type() == "DequantizeLinear") return at;
+    if (before != graph::kNone && graph::is_dequantize_linear(node_at(model, before))) return at;
     at = before;
   }
   return graph::kNone;
@@ -100,7 +100,7 @@ int carrier_into_body(const onnx::Model& model, const graph::Index& index, const
 bool has_narrow_weights_in_body(const onnx::Model& model, const graph::Index& index, const Node& node) {
   if (node.body() == 0 || !graph::is_matrix_product(node)) return false;
   const int producer = index.producer(node.inputs()[graph::kWeightInput]);
-  if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return false;
+  if (producer == graph::kNone || !graph::is_dequantize_linear(node_at(model, producer))) return false;
   const int integers = index.initializer(node_at(model, producer).inputs()[0]);
   return integers != graph::kNone &&
          onnx::bits_of(model.graph.initializers[static_cast<std::size_t>(integers)].type) <= 4;
@@ -145,7 +145,7 @@ void for_each_half(const onnx::Tensor& tensor, const std::function<void(double)>
 // The smallest float16 scale of what a DequantizeLinear makes; nullopt: the value comes from none.
 std::optional<double> low_scale(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int producer = index.producer(value);
-  if (producer == graph::kNone || node_at(model, producer).op_type() != "DequantizeLinear") return std::nullopt;
+  if (producer == graph::kNone || !graph::is_dequantize_linear(node_at(model, producer))) return std::nullopt;
   const auto* scale = constant(model, index, node_at(model, producer), 1);
   if (scale == nullptr || scale->type != onnx::DataType::float16 || scale->count() == 0) return std::nullopt;
   double smallest = std::numeric_limits<double>::infinity();
@@ -199,7 +199,7 @@ std::optional<std::size_t> sum_of_float8(const onnx::Model& model, const graph::
     if (product == graph::kNone || !node_at(model, product).is("MatMul")) continue;
     if (constant(model, index, node, 1 - i) == nullptr) continue;
     const int made = index.producer(node_at(model, product).inputs()[0]);
-    if (made == graph::kNone || node_at(model, made).op_type() != "DequantizeLinear") continue;
+    if (made == graph::kNone || !graph::is_dequantize_linear(node_at(model, made))) continue;
     const auto* zero_point = constant(model, index, node_at(model, made), 2);
     if (zero_point != nullptr && has_8_bits_of_float(zero_point->type)) return i;
   }
@@ -209,7 +209,7 @@ std::optional<std::size_t> sum_of_float8(const onnx::Model& model, const graph::
 // Whether a DequantizeLinear of which a new pair would be made has one zero point of int8.
 bool is_dequantized_int8(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int producer = index.producer(value);
-  if (producer == graph::kNone || !node_at(model, producer).is("DequantizeLinear")) return false;
+  if (producer == graph::kNone || !graph::is_dequantize_linear(node_at(model, producer))) return false;
   const auto* zero_point = constant(model, index, node_at(model, producer), 2);
   return zero_point != nullptr && zero_point->type == onnx::DataType::int8 && zero_point->count() == 1;
 }
@@ -219,7 +219,7 @@ bool carries_int8(const onnx::Model& model, const graph::Index& index, const Nod
   if (!is_carrier(node) || !is_dequantized_int8(model, index, node.inputs()[0])) return false;
   const auto readers = index.consumers(node.outputs()[0]);
   return index.is_output(node.outputs()[0]) || std::any_of(readers.begin(), readers.end(), [&](int n) {
-           return node_at(model, n).op_type() != "QuantizeLinear";
+           return !graph::is_quantize_linear(node_at(model, n));
          });
 }
 
@@ -244,7 +244,7 @@ std::set<int> need_barriers(const onnx::Model& model, const graph::Index& index)
     if (is_concat_of_integers(model, index, node)) {
       const auto all = index.consumers(node.outputs()[0]);
       const auto found =
-          std::find_if(all.begin(), all.end(), [&](int n) { return node_at(model, n).op_type() == "QuantizeLinear"; });
+          std::find_if(all.begin(), all.end(), [&](int n) { return graph::is_quantize_linear(node_at(model, n)); });
       if (found != all.end()) quantizer = *found;
     } else if (loses_bias(model, index, node)) {
       quantizer = quantizer_behind(model, index, node);
@@ -318,7 +318,7 @@ void add_barriers_for_loading(Emitted& emitted, const graph::ValueTypes& types) 
       put_before(static_cast<int>(n), node.inputs()[*sum]);
     if (!is_float_kernel(node)) continue;
     for (const int reader : index.consumers(node.outputs()[0])) {
-      if (node_at(quantized, reader).op_type() == "QuantizeLinear") put_before(reader, node.outputs()[0]);
+      if (graph::is_quantize_linear(node_at(quantized, reader))) put_before(reader, node.outputs()[0]);
     }
   }
   insert_before(std::move(before), emitted);
@@ -355,7 +355,7 @@ void add_barriers_before_floats(Emitted& emitted) {
   for (std::size_t n = 0; n < quantized.graph.nodes.size(); ++n) {
     const auto& node = quantized.graph.nodes[n];
     if (const auto input = sum_of_float8(quantized, index, node)) put_before(n, node.inputs()[*input]);
-    if (node.op_type() != "QuantizeLinear") continue;
+    if (!graph::is_quantize_linear(node)) continue;
     const auto* zero_point = constant(quantized, index, node, 2);
     int producer = index.producer(node.inputs()[0]);
     while (producer != graph::kNone && is_carrier(node_at(quantized, producer)))

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
+#include "graph/traits.h"
 #include "quantization/emit/block_tensors.h"
 
 namespace detent::quantization {
@@ -169,7 +170,7 @@ class Emitter {
       scale_dims = {tensor.columns};
     } else {
       const auto& reader = model_.graph.nodes[tensor.others.front().first];
-      axis = reader.is("Conv") || reader.is("ConvTranspose") ? 1 : dims.size() - 1;
+      axis = graph::is_convolution(reader) ? 1 : dims.size() - 1;
       scale_dims[axis] = format.blocks_of(tensor.rows);
     }
     const auto names = stored_.shaped(t, weight, dims, scale_dims);

@@ -8,6 +8,7 @@
 
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/traits.h"
 
 namespace detent::quantization {
 namespace {
@@ -34,8 +35,8 @@ std::optional<Saturating> saturating(const onnx::Model& model, const graph::Inde
   if (!node.is("HardSigmoid")) return std::nullopt;
   const int before = index.producer(node.inputs().front());
   const int after = graph::only_reader(index, node.outputs().front());
-  if (before == graph::kNone || !node_at(model, before).is("DequantizeLinear") || after == graph::kNone ||
-      !node_at(model, after).is("QuantizeLinear"))
+  if (before == graph::kNone || !graph::is_dequantize_linear(node_at(model, before)) || after == graph::kNone ||
+      !graph::is_quantize_linear(node_at(model, after)))
     return std::nullopt;
   const auto& parameters = node_at(model, after).inputs();
   const auto& zero_point = tensor_of(model, index, parameters[2]);

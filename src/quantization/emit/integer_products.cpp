@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/index.h"
+#include "graph/traits.h"
 #include "onnx/write.h"
 #include "quantization/emit/barriers.h"
 
@@ -22,10 +23,10 @@ const Node* producer_of(const onnx::Model& model, const graph::Index& index, con
 }
 
 bool multiplies_integers(const onnx::Model& model, const graph::Index& index, const Node& node) {
-  if (!node.is("MatMul") && !node.is("Gemm")) return false;
+  if (!graph::is_matrix_product(node)) return false;
   return std::all_of(node.inputs().begin(), node.inputs().begin() + 2, [&](const auto& input) {
     const auto* producer = producer_of(model, index, input);
-    return producer != nullptr && producer->op_type() == "DequantizeLinear";
+    return producer != nullptr && graph::is_dequantize_linear(*producer);
   });
 }
 
@@ -34,14 +35,14 @@ bool is_read_in_float(const onnx::Model& model, const graph::Index& index, const
   const auto readers = index.consumers(value);
   return std::any_of(readers.begin(), readers.end(), [&](int reader) {
     const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
-    return node.op_type() != "QuantizeLinear" && node.bodies().empty();
+    return !graph::is_quantize_linear(node) && node.bodies().empty();
   });
 }
 
 bool is_bias(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const auto* maker = producer_of(model, index, value);
   if (maker == nullptr) return index.initializer(value) != graph::kNone;
-  return maker->is("DequantizeLinear") && index.initializer(maker->inputs()[0]) != graph::kNone;
+  return graph::is_dequantize_linear(*maker) && index.initializer(maker->inputs()[0]) != graph::kNone;
 }
 
 // Of two matrices, for which it has a kernel where what is added is a bias, or of more axes, with Reshapes: that has

@@ -9,6 +9,7 @@
 
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
+#include "graph/traits.h"
 #include "quantization/exchange.h"
 
 namespace detent::quantization {
@@ -67,7 +68,7 @@ class Rewriter {
   QOperators run() {
     for (std::size_t n = 0; n < gone_.size(); ++n) {
       const Node& node = model_.graph.nodes[n];
-      if (node.is("QuantizeLinear") || node.is("DequantizeLinear") || !reads_integers(node)) continue;
+      if (graph::is_q_or_dq(node) || !reads_integers(node)) continue;
       ++(rewrite(n) ? found_.nodes : found_.left);
     }
     std::vector<Node> nodes;
@@ -109,7 +110,8 @@ class Rewriter {
   // What is behind a DequantizeLinear.
   std::optional<Integers> read(const std::string& value, bool wide = false) const {
     const auto* node = producer(value);
-    return node != nullptr && node->is("DequantizeLinear") ? pair_of(*node, node->inputs()[0], wide) : std::nullopt;
+    return node != nullptr && graph::is_dequantize_linear(*node) ? pair_of(*node, node->inputs()[0], wide)
+                                                                 : std::nullopt;
   }
 
   // The QuantizeLinear that is all that reads the value, or kNone.
@@ -117,8 +119,8 @@ class Rewriter {
     const auto readers = index_.consumers(value);
     if (readers.size() != 1 || index_.is_output(value) || index_.is_captured(value)) return graph::kNone;
     const auto& node = node_at(readers.front());
-    const bool fits =
-        node.is("QuantizeLinear") && node.inputs()[0] == value && pair_of(node, node.outputs()[0], false).has_value();
+    const bool fits = graph::is_quantize_linear(node) && node.inputs()[0] == value &&
+                      pair_of(node, node.outputs()[0], false).has_value();
     return fits ? readers.front() : graph::kNone;
   }
 
@@ -249,7 +251,7 @@ class Rewriter {
   void drop_unread_dequantizers() {
     const graph::Index now(model_);
     std::erase_if(model_.graph.nodes, [&](const Node& node) {
-      if (!node.is("DequantizeLinear")) return false;
+      if (!graph::is_dequantize_linear(node)) return false;
       const auto& output = node.outputs()[0];
       return now.consumers(output).empty() && !now.is_output(output) && !now.is_captured(output);
     });

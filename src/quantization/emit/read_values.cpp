@@ -1,4 +1,5 @@
 #include "quantization/emit/read_values.h"
+#include "graph/traits.h"
 
 namespace detent::quantization {
 namespace {
@@ -17,11 +18,11 @@ std::unordered_map<std::string, std::string> dequantized_values(const onnx::Mode
                                                                 const graph::Index& index) {
   std::unordered_map<std::string, std::string> found;
   for (const auto& node : quantized.graph.nodes) {
-    if (node.op_type() != "DequantizeLinear") continue;
+    if (!graph::is_dequantize_linear(node)) continue;
     const int producer = index.producer(node.inputs()[0]);
     if (producer == graph::kNone) continue;
     const auto& quantize = quantized.graph.nodes[static_cast<std::size_t>(producer)];
-    if (quantize.op_type() != "QuantizeLinear") continue;
+    if (!graph::is_quantize_linear(quantize)) continue;
     found.try_emplace(behind_barrier(quantized, index, quantize.inputs()[0]), node.outputs()[0]);
   }
   return found;

@@ -45,7 +45,7 @@ class Widening {
   // The DequantizeLinear of a value that changes with the input, or kNone.
   int activation(const std::string& value) const {
     const int maker = index_.producer(value);
-    const bool is_pair = maker != graph::kNone && at(maker).op_type() == "DequantizeLinear";
+    const bool is_pair = maker != graph::kNone && graph::is_dequantize_linear(at(maker));
     return is_pair && index_.initializer(at(maker).inputs()[0]) == graph::kNone ? maker : graph::kNone;
   }
 
@@ -55,7 +55,7 @@ class Widening {
     if (graph::is_product(node) || graph::has_trait(node, graph::Trait::normalization) || value.empty())
       return graph::kNone;
     const int maker = index_.producer(value);
-    if (maker == graph::kNone || at(maker).op_type() != "DequantizeLinear" || at(maker).inputs().size() < 3)
+    if (maker == graph::kNone || !graph::is_dequantize_linear(at(maker)) || at(maker).inputs().size() < 3)
       return graph::kNone;
     const int stored = index_.initializer(at(maker).inputs()[0]);
     return stored != graph::kNone && has_8_bits(model_.graph.initializers[static_cast<std::size_t>(stored)].type)
@@ -67,7 +67,7 @@ class Widening {
   int quantizer_behind(int n) const {
     while (n != graph::kNone && !at(n).outputs().empty()) {
       n = graph::only_reader(index_, at(n).outputs()[0]);
-      if (n != graph::kNone && at(n).op_type() == "QuantizeLinear") return n;
+      if (n != graph::kNone && graph::is_quantize_linear(at(n))) return n;
       if (n != graph::kNone && !graph::has_trait(at(n), graph::Trait::clips)) return graph::kNone;
     }
     return graph::kNone;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "graph/traits.h"
 #include "onnx/half.h"
 #include "onnx/small_floats.h"
 #include "quantization/floats/half_values.h"
@@ -87,7 +88,7 @@ std::string FloatRange::of_constant(const std::string& name, const ConstantUse& 
 }
 
 std::string FloatRange::of_stored(const onnx::Node& node) const {
-  if (node.op_type() != "DequantizeLinear" || type_ == FloatType::bfloat16) return {};
+  if (!graph::is_dequantize_linear(node) || type_ == FloatType::bfloat16) return {};
   const int stored = index_.initializer(node.inputs()[0]);
   if (stored == graph::kNone || index_.initializer(node.inputs()[1]) == graph::kNone) return {};
   const auto type = model_.graph.initializers[static_cast<std::size_t>(stored)].type;

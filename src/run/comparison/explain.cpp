@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/traits.h"
 #include "quantization/formats.h"
 
 namespace detent::run {
@@ -84,7 +85,7 @@ std::optional<std::pair<double, double>> stored_range(const onnx::Model& quantiz
   const int producer = index.producer(value);
   if (producer == graph::kNone) return std::nullopt;
   const auto& node = quantized.graph.nodes[static_cast<std::size_t>(producer)];
-  if (node.op_type() != "DequantizeLinear" || node.inputs().size() < 3) return std::nullopt;
+  if (!graph::is_dequantize_linear(node) || node.inputs().size() < 3) return std::nullopt;
   const auto* scale = scalar(quantized, index, node.inputs()[1]);
   const auto* zero = scalar(quantized, index, node.inputs()[2]);
   if (scale == nullptr || zero == nullptr || scale->type != onnx::DataType::float32) return std::nullopt;

@@ -8,6 +8,7 @@
 #include "config/derived.h"
 #include "config/targets.h"
 #include "graph/rewrites/rewrite.h"
+#include "graph/traits.h"
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"
 #include "quantization/emit/dynamic.h"
@@ -23,7 +24,7 @@ namespace {
 std::vector<std::string> notes_of_recurrent(const onnx::Model& model) {
   quantization::LeftInFloat left;
   for (const auto& node : model.graph.nodes) {
-    if (node.is("LSTM") || node.is("GRU") || node.is("RNN"))
+    if (graph::is_recurrent(node))
       left.add(node, "detent writes recurrent layers on integers for ONNX Runtime's CPU alone");
   }
   return left.notes();

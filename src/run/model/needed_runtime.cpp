@@ -1,4 +1,5 @@
 #include "run/model/needed_runtime.h"
+#include "graph/traits.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -59,7 +60,7 @@ std::string needed_runtime(const onnx::Model& model) {
   }
   const auto& nodes = model.graph.nodes;
   const bool has_integers =
-      std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.op_type() == "QuantizeLinear"; });
+      std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return graph::is_quantize_linear(node); });
   if (has_integers && std::any_of(nodes.begin(), nodes.end(), is_cubic)) {
     needed = kKnown;
     which.insert("cubic Resize among integers");
@@ -81,7 +82,7 @@ std::vector<std::string> loading_conditions(const onnx::Model& model) {
   for (const auto& tensor : model.graph.initializers) types.emplace(tensor.name, tensor.type);
   const auto& nodes = model.graph.nodes;
   const bool any = std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
-    return node.is("QuantizeLinear") && is_float8(type_of(types, node, 2));
+    return graph::is_quantize_linear(node) && is_float8(type_of(types, node, 2));
   });
   if (!any) return {};
   return {"ONNX Runtime before 1.32 loads it only with session.disable_quant_qdq set to 1."};

@@ -84,7 +84,7 @@ PossibleFormats possible_formats(const Prepared& prepared, const QuantConfig& co
   add_blocks(prepared, config, possible);
   for (std::size_t n = 0; n < possible.size(); ++n) {
     const auto& node = prepared.model.graph.nodes[n];
-    const bool has_weights = graph::is_product(node) || node.is("LSTM") || node.is("GRU") || node.is("RNN");
+    const bool has_weights = graph::is_product(node) || graph::is_recurrent(node);
     if (has_weights || !possible[n].empty()) possible[n].insert(NodeFormat::fp32);
   }
   return possible;

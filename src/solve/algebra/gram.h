@@ -1,4 +1,5 @@
 // Sums over all positions of a layer's inputs and targets: all that the squared reconstruction error depends on.
+// The Gram matrix XXᵀ of the inputs is the Hessian of that error (up to a factor of 2).
 #pragma once
 
 #include <cstddef>

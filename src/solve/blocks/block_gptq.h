@@ -27,11 +27,11 @@ struct BlockGptqOptions {
   std::size_t turns = 0;
 };
 
-/// GPTQ (Frantar et al. 2022, arXiv:2210.17323) as the nearest-plane method, see solvers/gptq.cpp: with the matrix
-/// A = L Lᵀ of Damping the error of Ŵ is |(Ŵ − W) L|². Blocks are rounded one after another, each weight so that it
-/// makes up for the errors before it. When a block is reached, its weights are those that make up for these errors best
-/// while they are not yet rounded, and search_blocks() chooses scale and zero point for them. Blocks of more than
-/// kLongestBlock weights have them from the weights as they are.
+/// GPTQ (Frantar et al. 2022, arXiv:2210.17323) as the nearest-plane method, see solvers/gptq.cpp: with the Hessian
+/// (Gram matrix XXᵀ) A = L Lᵀ of Damping the error of Ŵ is |(Ŵ − W) L|². Blocks are rounded one after another, each
+/// weight so that it makes up for the errors before it. When a block is reached, its weights are those that make up for
+/// these errors best while they are not yet rounded, and search_blocks() chooses scale and zero point for them. Blocks
+/// of more than kLongestBlock weights have them from the weights as they are.
 ///
 /// Memory: the factor (rows² floats), and for each thread 5 · rows · kColumnsTogether floats.
 class BlockGptq {

@@ -1,6 +1,6 @@
-// GPTQ and coordinate descent on the positions themselves. With A = X Xᵀ + λ and X of fan_in × N, all that the nearest-
-// plane method of gptq.cpp takes from the factor of A follows from matrices of N × N: rounding a block B of weights
-// while the later ones U stay continuous costs, up to the factor λ,
+// GPTQ and coordinate descent on the positions themselves, without the Hessian (Gram matrix XXᵀ). With A = X Xᵀ + λ and
+// X of fan_in × N, all that the nearest-plane method of gptq.cpp takes from the factor of A follows from matrices of N
+// × N: rounding a block B of weights while the later ones U stay continuous costs, up to the factor λ,
 //   d (1 + X_B S⁻¹ X_Bᵀ) dᵀ + 2 r S⁻¹ X_Bᵀ dᵀ        S = λ + X_Uᵀ X_U
 // where r = sum of d x over the weights rounded before: a row of N values that stands for all of them.
 #include <algorithm>

@@ -1,6 +1,7 @@
-// GPTQ as the nearest-plane method: with A = L Lᵀ the error of Ŵ is |(Ŵ − W*) L|², and entry j of that product depends
-// on (Ŵ − W*)_j L_jj and on weights after j only. Weights are rounded from the last to the first, each so that its
-// entry becomes smallest. GPTQ does the same with the factor of A⁻¹; this needs no inverse.
+// GPTQ as the nearest-plane method. A is the Hessian (Gram matrix XXᵀ of the inputs), damped. With A = L Lᵀ the error
+// of Ŵ is |(Ŵ − W*) L|², and entry j of that product depends on (Ŵ − W*)_j L_jj and on weights after j only. Weights
+// are rounded from the last to the first, each so that its entry becomes smallest. GPTQ does the same with the factor
+// of A⁻¹; this needs no inverse.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
