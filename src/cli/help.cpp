@@ -69,7 +69,7 @@ void add_row(std::string& out, const std::string& name, std::string_view text) {
   add_wrapped(out, text, kText, kText);
 }
 
-std::string name_of(const CLI::Option& option) {
+std::string option_name(const CLI::Option& option) {
   if (option.get_positional()) return option.get_name(true);
   std::string name;
   for (const auto& letter : option.get_snames()) name += fmt::format("-{}, ", letter);
@@ -116,7 +116,7 @@ std::string help_of_command(const CLI::App& app, bool all) {
     std::string rows;
     for (const auto* option : options) {
       if (option->get_group() == group && (all || is_usual(*option, command)))
-        add_row(rows, name_of(*option), option->get_description());
+        add_row(rows, option_name(*option), option->get_description());
     }
     if (all && !rows.empty()) out += fmt::format("\n{}:\n", group == kOwn ? "Help" : group);
     out += rows;  // the usual ones are few enough to stand together

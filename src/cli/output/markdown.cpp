@@ -112,7 +112,7 @@ std::string memory(const json& r) {
   return peak.is_number_unsigned() ? format_size(peak.get<std::uint64_t>()) : "";
 }
 
-std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : ""; }
+std::string summary_text(const json& value) { return value.is_string() ? value.get<std::string>() : ""; }
 
 struct Row {
   const char* name;
@@ -130,7 +130,7 @@ std::string table(std::span<const json> results) {
       {"nodes", nodes},
       {"multiplications in integers", [](const json& r) { return share(field(r, "/accuracy/integer_macs")); }},
       {"peak memory of the run", memory},
-      {"made", [](const json& r) { return text_of(field(r, "/made")); }},
+      {"made", [](const json& r) { return summary_text(field(r, "/made")); }},
       {"options", options_of},
       {"model and samples", sources_of},
   };
