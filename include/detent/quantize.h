@@ -52,6 +52,9 @@ struct QuantizeOptions {
   std::vector<TensorOverride> overrides;
   AccuracyConfig accuracy;
   OptimizeFor optimize_for = OptimizeFor::latency;
+  /// What all weights together are worth as integers, in percent of the model's time in float: the larger, the smaller
+  /// the file and the slower the model may become. Not for OptimizeFor::accuracy and size.
+  double size_worth = 2;
   /// Seconds that a sample may take on this machine, as measured. With it, or with weights_only.max_size where weights
   /// alone are not asked for, the format of each node is searched as search() does, and the model that meets them, and
   /// the accuracy target, is made. Throws resource, naming the nearest, where none does.

@@ -156,6 +156,10 @@ bool cache_is_float8(Options o) { return o.kv_cache.type == KvCacheType::float8e
 bool has_cache_details(Options o) { return o.kv_cache.per_channel || o.kv_cache.scale_file; }
 bool has_other_results(Options o) { return !o.weights_only.enabled && !changes_cache_alone(o); }
 
+// Speed.
+bool has_own_worth(Options o) { return o.size_worth != QuantizeOptions().size_worth; }
+bool is_not_for_latency(Options o) { return o.optimize_for != OptimizeFor::latency; }
+
 // Files.
 bool writes_prepared(Options o) { return o.prepared_output.has_value(); }
 bool reports(Options o) { return o.report || o.trace; }
@@ -178,6 +182,9 @@ const Conflict kConflicts[] = {
      "leave out --float, or give --kv-cache int8 or int4"},
     {kAnyResult, changes_cache, has_accuracy_target,
      "--accuracy-target is about the bits of weights, and --kv-cache changes the results as well",
+     "leave out one of them"},
+    {kIntegers, has_own_worth, is_not_for_latency,
+     "--set size-worth says what size is worth beside latency, and --optimize-for asks for accuracy or size alone",
      "leave out one of them"},
     {kCache, always, is_on_gpu, "--kv-cache runs on the CPU", "leave out --device"},
     {kCache, always, writes_prepared, "--set prepared-output: --kv-cache takes the float model as it is",

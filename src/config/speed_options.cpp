@@ -16,6 +16,16 @@ const Option kRows[] = {
      .help = "latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a "
              "tenth faster; size: speed does not count",
      .label = "latency|accuracy|size"},
+    {.name = "size-worth",
+     .at = DETENT_AT(size_worth),
+     .commands = kQuantizing,
+     .affects = Affects::integers,
+     .group = kSpeed,
+     .help = "what all weights together are worth as integers, in percent of the model's time in float: larger numbers "
+             "make the file smaller, and may make the model slower",
+     .label = "PERCENT",
+     .bounds = {.min = 0},
+     .detail = true},
     {.name = "max-latency",
      .at = DETENT_AT(max_latency),
      .commands = kQuantize | kSearch,

@@ -14,10 +14,8 @@ namespace {
 
 // The source's side computes on integers.
 constexpr std::size_t kIntegers = 0, kFloat = 1, kFirst = 2;
-// What all weights together are worth as integers, as a share of the model's time in float: near ties go to the smaller
-// file.
-constexpr double kWorthOfSize = 0.02;
-// The same of tables, which compute nothing: the rate of other conversions overstates what their few rows take.
+// What tables are worth at least, which compute nothing: the rate of other conversions overstates what their few rows
+// take.
 constexpr double kWorthOfTables = 0.1;
 // A gain smaller than this share of the time in float is less than what times of single operators can tell.
 constexpr double kLeastGain = 0.07;
@@ -31,20 +29,21 @@ std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 class Choice {
  public:
-  Choice(const Subject& subject, const std::vector<bool>& candidates, const TimesOf& times, OptimizeFor optimize_for)
+  Choice(const Subject& subject, const std::vector<bool>& candidates, const TimesOf& times, const SpeedGoal& goal)
       : subject_(subject),
         nodes_(subject.model.graph.nodes),
         candidates_(candidates),
         times_(nodes_.size()),
-        margin_(optimize_for == OptimizeFor::accuracy ? kAccuracyMargin : 1),
-        size_counts_(optimize_for != OptimizeFor::accuracy),
+        margin_(goal.optimize_for == OptimizeFor::accuracy ? kAccuracyMargin : 1),
+        size_counts_(goal.optimize_for != OptimizeFor::accuracy),
+        size_worth_(goal.size_worth / 100),
         cut_(kFirst + nodes_.size() + count_values()) {
     for (std::size_t n = 0; n < nodes_.size(); ++n) times_[n] = candidates_[n] ? times(n) : nullptr;
   }
 
-  std::vector<std::size_t> run() {
+  FasterInFloat run() {
     find_rates();
-    if (size_counts_ && in_float_ <= kTooShort && all_weights_ >= kWorthBytes) return {};
+    const bool size_decides = size_counts_ && in_float_ <= kTooShort && all_weights_ >= kWorthBytes;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (candidates_[n]) add_node(n);
       if (candidates_[n] && keeps_layout(n)) tie_to_producer(n);
@@ -55,15 +54,34 @@ class Choice {
     for (const auto& input : subject_.model.graph.inputs) add_value(input.name, kFloat);
     const auto on_integers = cut_.source_side(kIntegers, kFloat);
     const bool worth_it = static_cast<double>(cut_.cost()) <= (1 - kLeastGain) * static_cast<double>(all_in_float_);
-    std::vector<std::size_t> slower;
-    for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      const bool is_chosen = on_integers[vertex(n)] && (worth_it || pays_alone(n));
-      if (candidates_[n] && !is_chosen) slower.push_back(n);
+    auto chosen = candidates_;
+    FasterInFloat found;
+    for (std::size_t n = 0; n < nodes_.size() && !size_decides; ++n) {
+      chosen[n] = candidates_[n] && on_integers[vertex(n)] && (worth_it || pays_alone(n));
+      if (candidates_[n] && !chosen[n]) found.nodes.push_back(n);
     }
-    return slower;
+    found.seconds = seconds_of(chosen);
+    found.seconds_on_integers = seconds_of(candidates_);
+    return found;
   }
 
  private:
+  /// What it takes with these nodes on integers.
+  double seconds_of(const std::vector<bool>& on_integers) const {
+    std::vector<bool> side(kFirst + nodes_.size() + values_.size());
+    side[kIntegers] = true;
+    double worth = 0;  // is in the cut's cost, and no time
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      side[vertex(n)] = on_integers[n];
+      worth += candidates_[n] && !on_integers[n] ? worth_of_size(n) : 0;
+    }
+    for (std::size_t v = 0; v < values_.size(); ++v) {
+      side[kFirst + nodes_.size() + v] =
+          std::any_of(values_[v].begin(), values_[v].end(), [&](std::size_t reader) { return side[reader]; });
+    }
+    return static_cast<double>(cut_.cost_of(side)) * 1e-9 - worth;
+  }
+
   static std::size_t vertex(std::size_t node) { return kFirst + node; }
   bool is_candidate(int node) const { return node != graph::kNone && candidates_[static_cast<std::size_t>(node)]; }
   std::size_t vertex_of(int node) const { return is_candidate(node) ? vertex(static_cast<std::size_t>(node)) : kFloat; }
@@ -148,7 +166,8 @@ class Choice {
   }
 
   double worth_of_size(std::size_t n) const {
-    const double worth = quantization::is_table(nodes_[n], subject_.index) ? kWorthOfTables : kWorthOfSize;
+    const bool is_table = quantization::is_table(nodes_[n], subject_.index);
+    const double worth = is_table ? std::max(kWorthOfTables, size_worth_) : size_worth_;
     return size_counts_ && all_weights_ > 0 ? worth * in_float_ * weight_bytes(n) / all_weights_ : 0;
   }
 
@@ -194,7 +213,8 @@ class Choice {
     if (!is_float_activation(value)) return;
     const auto readers = subject_.index.consumers(value);
     const auto dequantize = nanoseconds(dequantize_time(value, producer));
-    const std::size_t converted = kFirst + nodes_.size() + values_++;  // on integers where some reader is
+    const std::size_t converted = kFirst + nodes_.size() + values_.size();  // on integers where some reader is
+    auto& on_integers = values_.emplace_back();
     const auto* made_by = producer == kFloat ? nullptr : times_[producer - kFirst];
     const double out_of_blocks = made_by != nullptr ? made_by->out_of_blocks : 0;
     double quantize = 0;
@@ -204,6 +224,7 @@ class Choice {
       cut_.add(producer, at, dequantize + (times_[n] != nullptr ? nanoseconds(times_[n]->into_blocks) : 0));
       if (at == kFloat) continue;
       cut_.add(at, converted, MinCut::kNever);
+      on_integers.push_back(at);
       quantize = std::max(quantize, quantize_time(value, n));
     }
     if (subject_.index.is_output(value)) cut_.add(producer, kFloat, dequantize);
@@ -216,17 +237,18 @@ class Choice {
   std::vector<const KernelTimes*> times_;  // null: stays in float, or was not timed
   double margin_;
   bool size_counts_;
+  double size_worth_;
   MinCut cut_;
-  std::size_t values_ = 0;
+  std::vector<std::vector<std::size_t>> values_ = {};  // vertices of the readers that could take integers
   std::int64_t all_in_float_ = 0;
   double in_float_ = 0, all_weights_ = 0, quantize_rate_ = 0, dequantize_rate_ = 0;
 };
 
 }  // namespace
 
-std::vector<std::size_t> faster_in_float(const Subject& subject, const std::vector<bool>& candidates,
-                                         const TimesOf& times, OptimizeFor optimize_for) {
-  return Choice(subject, candidates, times, optimize_for).run();
+FasterInFloat faster_in_float(const Subject& subject, const std::vector<bool>& candidates, const TimesOf& times,
+                              const SpeedGoal& goal) {
+  return Choice(subject, candidates, times, goal).run();
 }
 
 }  // namespace detent::speed

@@ -27,6 +27,16 @@ std::vector<bool> MinCut::source_side(std::size_t source, std::size_t sink) {
   return side;
 }
 
+std::int64_t MinCut::cost_of(const std::vector<bool>& side) const {
+  std::int64_t sum = 0;
+  for (std::size_t a = 0; a < arcs_.size(); a += 2) {
+    const auto& back = arcs_[a + 1];
+    const auto cost = arcs_[a].left + back.left;  // what can still flow, and what does
+    if (side[back.to] && !side[arcs_[a].to] && cost < kNever) sum += cost;
+  }
+  return sum;
+}
+
 // Vertices from which more could flow to the sink.
 std::vector<bool> MinCut::reaches(std::size_t sink) const {
   std::vector<bool> found(arcs_of_.size());

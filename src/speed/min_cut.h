@@ -24,6 +24,8 @@ class MinCut {
   std::vector<bool> source_side(std::size_t source, std::size_t sink);
   /// Of that cut.
   std::int64_t cost() const noexcept { return cost_; }
+  /// Of any other, without what costs kNever: `side` says for each vertex whether it is on the source's side.
+  std::int64_t cost_of(const std::vector<bool>& side) const;
 
  private:
   struct Arc {

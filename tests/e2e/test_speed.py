@@ -82,6 +82,20 @@ def test_size_asks_for_integers_whatever_their_speed(case: tuple[Path, Path, Pat
     assert "FLOAT" not in weights(tmp_path / "q.onnx")
 
 
+def test_one_number_says_what_size_is_worth(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    table = changed(case[2], tmp_path, float=100, integers=110, quantize=0, dequantize=0, into_blocks=0, out_of_blocks=0)
+    fast = quantize(case[0], tmp_path / "fast.onnx", case[1], table)
+    assert weights(tmp_path / "fast.onnx") == ["FLOAT"] * 3
+    (note,) = [note for note in fast["notes"] if "left in float: 3 of 3 products" in note]
+    assert "0.3 -> 0.33 ms a sample by the times of single operators" in note
+    quantize(case[0], tmp_path / "small.onnx", case[1], table, "--set", "size-worth=100")
+    assert "FLOAT" not in weights(tmp_path / "small.onnx")
+    arguments = ["quantize", case[0], "-o", tmp_path / "q.onnx", "--calibration-data", case[1], "--optimize-for", "size"]
+    refused = support.detent(*arguments, "--set", "size-worth=10")
+    assert refused.returncode == 2
+    assert "size-worth" in refused.stderr
+
+
 def test_a_table_is_kept_and_decides_alike(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
     before = case[2].read_text()
     for name in ("a", "b"):

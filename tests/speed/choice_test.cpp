@@ -33,7 +33,9 @@ struct Case {
     return *this;
   }
 
-  std::vector<std::string> choose(OptimizeFor optimize_for = OptimizeFor::latency) {
+  FasterInFloat found = {};
+
+  std::vector<std::string> choose(const SpeedGoal& goal = {}) {
     auto& graph = builder.model.graph;
     for (auto& [name, type] : builder.types) type.shape = std::vector<onnx::Dim>{{1, ""}, {1, ""}, {4, ""}, {4, ""}};
     const graph::Index index(builder.model);
@@ -41,15 +43,15 @@ struct Case {
     for (const auto& node : graph.nodes)
       candidates.push_back(std::find(in_float.begin(), in_float.end(), node.outputs()[0]) == in_float.end());
     const QuantConfig config = preset_config("balanced");
-    const auto found = faster_in_float(
+    found = faster_in_float(
         {builder.model, index, builder.types, config}, candidates,
         [&](std::size_t n) {
           const auto entry = times_of.find(graph.nodes[n].outputs()[0]);
           return entry == times_of.end() ? nullptr : &entry->second;
         },
-        optimize_for);
+        goal);
     std::vector<std::string> outputs;
-    for (const auto n : found) outputs.push_back(graph.nodes[n].outputs()[0]);
+    for (const auto n : found.nodes) outputs.push_back(graph.nodes[n].outputs()[0]);
     return outputs;
   }
 };
@@ -114,8 +116,8 @@ TEST(Choice, keeps_a_pooling_on_the_side_of_the_convolution_before_it) {
 TEST(Choice, for_accuracy_wants_integers_to_be_a_tenth_faster) {
   Case close;
   close.conv("x", "y", times(100, 93)).builder.output("y");
-  EXPECT_EQ(close.choose(OptimizeFor::latency), Names{});
-  EXPECT_EQ(close.choose(OptimizeFor::accuracy), Names{"y"});
+  EXPECT_EQ(close.choose({OptimizeFor::latency}), Names{});
+  EXPECT_EQ(close.choose({OptimizeFor::accuracy}), Names{"y"});
 }
 
 TEST(Choice, gives_near_ties_to_the_smaller_file) {
@@ -126,6 +128,26 @@ TEST(Choice, gives_near_ties_to_the_smaller_file) {
   };
   EXPECT_EQ(beside_a_fast_one(101), Names{});
   EXPECT_EQ(beside_a_fast_one(104), Names{"y"});
+}
+
+TEST(Choice, takes_what_size_is_worth_as_one_number) {
+  const auto slower_by_a_fifth = [](double size_worth) {
+    Case c;
+    c.conv("x", "y", times(100, 120)).conv("x", "z", times(100, 10)).builder.output("y").output("z");
+    return c.choose({OptimizeFor::latency, size_worth});  // y and z have half of the bytes each
+  };
+  EXPECT_EQ(slower_by_a_fifth(0), Names{"y"});
+  EXPECT_EQ(slower_by_a_fifth(19), Names{"y"});
+  EXPECT_EQ(slower_by_a_fifth(21), Names{});
+}
+
+TEST(Choice, predicts_the_times_of_its_choice_and_of_integers_alone) {
+  Case c;
+  c.conv("x", "a", times(100, 20, 10, 10)).conv("a", "b", times(50, 80, 10, 10));
+  c.conv("b", "y", times(100, 20, 10, 10)).builder.output("y");
+  EXPECT_EQ(c.choose(), Names{"b"});
+  EXPECT_NEAR(c.found.seconds, (10 + 20 + 10) * 2e-6 + 50e-6, 1e-9);  // two islands, each with conversions around it
+  EXPECT_NEAR(c.found.seconds_on_integers, (10 + 20 + 80 + 20 + 10) * 1e-6, 1e-9);
 }
 
 TEST(Choice, keeps_a_table_that_is_most_of_the_file_in_integers) {
@@ -147,7 +169,7 @@ TEST(Choice, lets_size_decide_what_is_too_short_to_time) {
     c.builder.node("Conv", {"x", "w"}, {"y"});
     c.times_of["y"] = times(in_float, 2 * in_float, 1, 1);
     c.builder.output("y");
-    return c.choose(optimize_for);
+    return c.choose({optimize_for});
   };
   EXPECT_EQ(product_of(4096, 20), Names{});
   EXPECT_EQ(product_of(4096, 21), Names{"y"});

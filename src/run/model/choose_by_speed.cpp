@@ -27,27 +27,39 @@ namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kNodes = "nodes";
+constexpr const char *kNodes = "nodes", *kSeconds = "seconds", *kOnIntegers = "seconds_on_integers";
+
+struct Decision {
+  std::vector<std::string> in_float;
+  double seconds = 0, seconds_on_integers = 0;  // as speed::FasterInFloat
+};
 
 // What an interrupted run decided: the table may have been removed since.
-std::optional<std::vector<std::string>> decided(const fs::path& file) {
+std::optional<Decision> decided(const fs::path& file) {
   if (!paths::exists(file)) return std::nullopt;
   const auto json = parse_sealed_json(read_small_file(file, "the choice"));
   if (!json || !json->contains(kNodes)) return std::nullopt;
-  std::vector<std::string> nodes;
+  Decision decision;
   for (const auto& entry : json->at(kNodes)) {
     auto name = name_of_json(entry);
     if (!name) return std::nullopt;
-    nodes.push_back(std::move(*name));
+    decision.in_float.push_back(std::move(*name));
   }
-  return nodes;
+  const auto number = [&](const char* name) {
+    const auto found = json->find(name);
+    return found != json->end() && found->is_number() ? found->get<double>() : 0;
+  };
+  decision.seconds = number(kSeconds);
+  decision.seconds_on_integers = number(kOnIntegers);
+  return decision;
 }
 
-void remember(const fs::path& file, const std::vector<std::string>& nodes) {
+void remember(const fs::path& file, const Decision& decision) {
   AtomicFile out(file);
   auto names = nlohmann::json::array();
-  for (const auto& node : nodes) names.push_back(json_of_name(node));
-  const std::string text = sealed_json_text({{kNodes, names}});
+  for (const auto& node : decision.in_float) names.push_back(json_of_name(node));
+  const std::string text =
+      sealed_json_text({{kNodes, names}, {kSeconds, decision.seconds}, {kOnIntegers, decision.seconds_on_integers}});
   out.write(std::as_bytes(std::span(text)));
   out.commit();
 }
@@ -60,9 +72,8 @@ std::vector<bool> recurrent(const speed::Subject& subject) {
   return flags;
 }
 
-std::vector<std::string> choose(const speed::Subject& subject, const std::vector<bool>& candidates,
-                                const QuantizeOptions& options, const exec::Runtime& runtime, const fs::path& scratch,
-                                std::vector<std::string>& notes) {
+Decision choose(const speed::Subject& subject, const std::vector<bool>& candidates, const QuantizeOptions& options,
+                const exec::Runtime& runtime, const fs::path& scratch, std::vector<std::string>& notes) {
   auto table = open_kernel_table(options.kernel_table, runtime.version(), notes);
   const auto& nodes = subject.model.graph.nodes;
   std::vector<std::string> kernels(nodes.size());
@@ -78,16 +89,65 @@ std::vector<std::string> choose(const speed::Subject& subject, const std::vector
   const bool any = std::any_of(kernels.begin(), kernels.end(), [](const auto& kernel) { return !kernel.empty(); });
   if (!any) notes.emplace_back("operators were not timed: without samples, shapes are not known");
   if (!complete) save_kernel_table(table, options.kernel_table, options.stop, notes);
-  std::vector<std::string> in_float;
-  for (const auto n : speed::faster_in_float(
-           subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); }, options.optimize_for))
-    in_float.push_back(nodes[n].id());
+  const auto faster = speed::faster_in_float(subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); },
+                                             {options.optimize_for, options.size_worth});
+  Decision decision{{}, faster.seconds, faster.seconds_on_integers};
+  for (const auto n : faster.nodes) decision.in_float.push_back(nodes[n].id());
   // An LSTM quantizes what it reads itself, so that its choice depends on no other.
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     const auto* times = layers[n] ? table.find(kernels[n]) : nullptr;
-    if (times != nullptr && times->in_integers >= times->in_float) in_float.push_back(nodes[n].id());
+    if (times != nullptr && times->in_integers >= times->in_float) decision.in_float.push_back(nodes[n].id());
   }
-  return in_float;
+  return decision;
+}
+
+// What stays in float of the products that could be integers.
+struct LeftProducts {
+  std::size_t count = 0, of = 0;
+  std::uint64_t saved = 0;  // bytes, by weights of 8 bits
+  std::uint64_t size = 0;   // of the model as it is left, about
+};
+
+LeftProducts left_products(const Prepared& prepared, const quantization::Placement& placement,
+                           const graph::Index& index, const std::set<std::string>& in_float) {
+  LeftProducts left;
+  const auto& tensors = prepared.model.graph.initializers;
+  for (const auto& tensor : tensors) left.size += tensor.data.size();
+  std::set<std::string> counted_once;
+  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
+    const auto& node = prepared.model.graph.nodes[n];
+    if (!placement.selected[n] || !graph::is_product(node)) continue;
+    const bool stays = in_float.contains(node.id());
+    ++left.of;
+    left.count += stays ? 1 : 0;
+    const int weight = node.inputs().size() > 1 ? index.initializer(node.inputs()[1]) : graph::kNone;
+    if (weight == graph::kNone) continue;
+    const auto turned = prepared.transposed.find(node.inputs()[1]);
+    if (!counted_once.insert(turned == prepared.transposed.end() ? node.inputs()[1] : turned->second).second) continue;
+    const auto saved = tensors[static_cast<std::size_t>(weight)].data.size() / 4 * 3;
+    if (stays) {
+      left.saved += saved;
+    } else {
+      left.size -= saved;
+    }
+  }
+  return left;
+}
+
+// What the other choice would give: in figures where it is much.
+std::string note_of(const LeftProducts& left, const Decision& decision) {
+  const auto head =
+      fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted",
+                  left.count, counted(left.of, "product"));
+  if (left.saved * 40 <= left.size * 3)  // of a tenth of the bytes three quarters
+    return fmt::format("{}; --optimize-for size quantizes them all the same, which saves about {}", head,
+                       format_size(left.saved));
+  const auto [size, smaller] = format_sizes(left.size, left.size - left.saved);
+  return fmt::format(
+      "{}; --optimize-for size quantizes them all the same: about {} -> {}, and {:.3g} -> {:.3g} ms a sample by the "
+      "times "
+      "of single operators; --set size-worth=PERCENT takes some of both",
+      head, size, smaller, decision.seconds * 1e3, decision.seconds_on_integers * 1e3);
 }
 
 }  // namespace
@@ -122,38 +182,20 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   const auto file = directory / "faster-in-float.json";
   if (options.resources.ranks != nullptr)
     options.resources.ranks->barrier(options.stop);  // so that none disturbs rank 0
+  Decision decision;
   if (auto earlier = decided(file)) {
-    choice.in_float = std::move(*earlier);
+    decision = std::move(*earlier);
   } else if (shim::rank_of(options.resources.ranks) == 0) {
     const auto types =
         source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
-    choice.in_float = choose({prepared.model, index, types, options.config}, placement.selected, options, runtime,
-                             scratch, choice.notes);
-    remember(file, choice.in_float);
+    decision = choose({prepared.model, index, types, options.config}, placement.selected, options, runtime, scratch,
+                      choice.notes);
+    remember(file, decision);
   }
-  choice.in_float = shim::names_of_first(options.resources.ranks, std::move(choice.in_float), options.stop);
-  std::size_t products = 0, slower = 0;
-  std::uint64_t saved = 0;  // bytes, by weights of 8 bits
-  std::set<std::string> counted_once;
-  const std::set<std::string> in_float(choice.in_float.begin(), choice.in_float.end());
-  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
-    const auto& node = prepared.model.graph.nodes[n];
-    if (!placement.selected[n] || !graph::is_product(node)) continue;
-    ++products;
-    if (!in_float.contains(node.id())) continue;
-    ++slower;
-    const int weight = node.inputs().size() > 1 ? index.initializer(node.inputs()[1]) : graph::kNone;
-    if (weight == graph::kNone) continue;
-    const auto turned = prepared.transposed.find(node.inputs()[1]);
-    if (counted_once.insert(turned == prepared.transposed.end() ? node.inputs()[1] : turned->second).second)
-      saved += prepared.model.graph.initializers[static_cast<std::size_t>(weight)].data.size() / 4 * 3;
-  }
-  if (slower > 0) {
-    choice.notes.push_back(
-        fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted; "
-                    "--optimize-for size quantizes them all the same, which saves about {}",
-                    slower, counted(products, "product"), format_size(saved)));
-  }
+  choice.in_float = shim::names_of_first(options.resources.ranks, std::move(decision.in_float), options.stop);
+  const auto left =
+      left_products(prepared, placement, index, std::set<std::string>(choice.in_float.begin(), choice.in_float.end()));
+  if (left.count > 0) choice.notes.push_back(note_of(left, decision));
   prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
   placement = place(prepared, options.config);
   return choice;
