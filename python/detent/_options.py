@@ -410,6 +410,8 @@ class Config(Options):
         kv_cache: a decoder keeps keys and values in fewer bits, by class or as in "int8"
         optimize_for: latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a
             tenth faster; size: speed does not count (default: latency)
+        size_worth: what all weights together are worth as integers, in percent of the model's time in float: larger numbers
+            make the file smaller, and may make the model slower (default: 2)
         max_latency: time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for
             the format of each layer, as search does (default: none)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
@@ -474,6 +476,7 @@ class Config(Options):
     weights_only: WeightsOnly | bool | None = None
     kv_cache: KvCache | str | None = None
     optimize_for: Literal["latency", "accuracy", "size"] | None = None
+    size_worth: float | None = None
     max_latency: float | None = None
     kernel_table: Path | None = None
     finetune: Finetune | RoundingName | None = None
