@@ -215,8 +215,9 @@ def test_a_constant_may_be_read_in_both_types(tmp_path: Path) -> None:
     data = samples(8, 64)
     converted, _ = convert(model, data, tmp_path)
     stored = {n: a.dtype for n, a in tensors(converted).items()}
-    assert stored["w"] == np.float32
-    assert stored["w_float16"] == np.float16
+    assert stored["w"] == np.float32  # once: the file would grow otherwise
+    assert "w_float16" not in stored
+    assert [node.op_type for node in converted.graph.node if "w_float16" in node.output] == ["Cast"]
     assert worst(model, converted, data) > 60
 
 

@@ -108,10 +108,18 @@ def test_readers_along_any_axes(form: str, tmp_path: Path) -> None:
         assert stored(tmp_path / "q.onnx") <= once * copies, (first, second)
 
 
+def branch(value: str) -> onnx.GraphProto:
+    """That gives the value out."""
+    out = "given"
+    info = helper.make_tensor_value_info(out, TensorProto.FLOAT, [N, N])
+    return helper.make_graph([helper.make_node("Identity", [value], [out])], "branch", [], [info])
+
+
 #: Who else keeps the weight in float, and the form in which the output of the second weight comes.
 KEEPERS = {
     "output": [],
     "output by Identity": [helper.make_node("Identity", ["W"], ["other"], "same")],
+    "output by If": [helper.make_node("If", ["flag"], ["other"], "if", then_branch=branch("W"), else_branch=branch("W"))],
     "sum": [helper.make_node("ReduceSum", ["W"], ["other"], "sum", keepdims=0)],
     "computed weight": [helper.make_node("Mul", ["W", "x"], ["other"], "mul")],
     "left operand": [helper.make_node("MatMul", ["W", "x"], ["other"], "left")],
@@ -126,21 +134,28 @@ WEIGHTS_ALONE = {
 }
 
 
-@pytest.mark.parametrize("form", WEIGHTS_ALONE)
-@pytest.mark.parametrize("keeper", KEEPERS)
-def test_integers_are_not_stored_beside_a_weight_that_stays(keeper: str, form: str, tmp_path: Path) -> None:
+def kept(keeper: str) -> onnx.ModelProto:
+    """Two products, of which something else reads the first one's weight, or is that weight."""
     rng = np.random.default_rng(3)
     first = helper.make_node("MatMul", ["x", "W"], ["a"], "first")
     nodes = [first, helper.make_node("MatMul", ["a", "V"], ["y"], "second"), *KEEPERS[keeper]]
-    outputs = [("y", [N, N]), ("W", [N, N]) if keeper == "output" else ("other", None)]
+    outputs = [("y", [N, N]), ("W" if keeper == "output" else "other", [N, N] if keeper.startswith("output") else None)]
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs]
     constants = [numpy_helper.from_array(rng.normal(0, 0.15, (N, N)).astype(np.float32), name) for name in "WV"]
     if "GatherND" in keeper:
         constants.append(numpy_helper.from_array(np.array([[0], [5]]), "rows"))
+    if "If" in keeper:
+        constants.append(numpy_helper.from_array(np.array(True), "flag"))
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [N, N])
     made = helper.make_model(helper.make_graph(nodes, "g", [x], infos, constants), ir_version=8)
     made.opset_import[0].version = 17
-    onnx.save(made, tmp_path / "m.onnx")
+    return made
+
+
+@pytest.mark.parametrize("form", WEIGHTS_ALONE)
+@pytest.mark.parametrize("keeper", [keeper for keeper in KEEPERS if "If" not in keeper])
+def test_integers_are_not_stored_beside_a_weight_that_stays(keeper: str, form: str, tmp_path: Path) -> None:
+    onnx.save(kept(keeper), tmp_path / "m.onnx")
     done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *WEIGHTS_ALONE[form], "--no-bench")
     assert done.returncode == 0, done.stderr
     assert "first' stays in float: what else reads its weight, or is an output, keeps that in float" in done.stdout
@@ -148,3 +163,32 @@ def test_integers_are_not_stored_beside_a_weight_that_stays(keeper: str, form: s
     assert stored(tmp_path / "q.onnx") <= N * N * 4 + N * padded
     kinds = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node if node.name in ("first", "second")]
     assert kinds.count("MatMul") == (1 if form != "4 bits, DequantizeLinear" else 2)
+
+
+EVERY = FORMS | WEIGHTS_ALONE | {
+    "default": [],
+    "float16 throughout": ["--preset", "none", "--float", "16", "--set", "no-keep-io-types"],
+    "bfloat16": ["--preset", "none", "--float", "bf16"],
+    "int8 among float16": ["--preset", "balanced", "--float", "16"],
+    "4 bits among float16": ["--weights-only", "--float", "16"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", EVERY)
+@pytest.mark.parametrize("keeper", ["output", "output by Identity", "output by If"])
+def test_a_weight_that_is_an_output_is_stored_once(keeper: str, form: str, tmp_path: Path) -> None:
+    onnx.save(kept(keeper), tmp_path / "m.onnx")
+    inputs = [{"x": np.random.default_rng(i).standard_normal((N, N)).astype(np.float32)} for i in range(4)]
+    data = support.save_samples(tmp_path / "data", inputs)
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *EVERY[form], "--no-bench")
+    once = N * N * 4
+    second = 64 * N * 2 if "bit" in form else once  # in whole blocks
+    assert stored(tmp_path / "q.onnx") <= once + second
+    taken = inputs
+    if form == "float16 throughout":
+        taken = [{"x": sample["x"].astype(np.float16)} for sample in inputs]
+    elif form == "bfloat16":
+        return  # which has no kernels here
+    reference = support.outputs(support.load(tmp_path / "m.onnx"), inputs)
+    found = support.outputs(support.check_model(tmp_path / "q.onnx"), taken)
+    assert support.sqnr(reference, found) > 14

@@ -19,6 +19,8 @@ namespace {
 using onnx::DataType;
 using onnx::Node;
 
+constexpr std::size_t kTwiceBytes = 256;  // a constant of so few takes no more room twice than a Cast does
+
 onnx::Tensor converted(const onnx::Tensor& tensor, std::string name, DataType type) {
   const auto size = onnx::byte_count(type, tensor.count()).value_or(0);
   auto produce = [data = tensor.data, type](const onnx::Sink& sink) {
@@ -126,6 +128,8 @@ class FloatEmitter {
     value.low = own_is_low ? name : index_.fresh_name(name + (type_ == DataType::float16 ? "_float16" : "_bfloat16"));
   }
 
+  // A constant that is wanted in both types, such as a weight that is also a result of the model, is stored once: the
+  // runtime casts it when it loads the model. Twice, it would make the file larger than the float model's.
   void store_constants() {
     std::vector<onnx::Tensor> all;
     for (auto& tensor : model_.graph.initializers) {
@@ -134,7 +138,9 @@ class FloatEmitter {
         continue;
       }
       const auto& value = at(tensor.name);
-      if (value.wants_low) all.push_back(converted(tensor, value.low, type_));
+      const bool is_cast = value.wants_high && value.wants_low && tensor.data.size() > kTwiceBytes;
+      if (is_cast) constant_casts_.push_back(cast(value.high, value.low, type_));
+      if (value.wants_low && !is_cast) all.push_back(converted(tensor, value.low, type_));
       if (!value.wants_high && value.wants_low) continue;
       if (value.high != tensor.name) {
         tensor.name = value.high;
@@ -159,13 +165,16 @@ class FloatEmitter {
       const auto& node = model_.graph.nodes[static_cast<std::size_t>(producer)];
       if (node.is("Cast") && !is_float(node.inputs()[0])) from = node.inputs()[0];
     }
-    const auto type = value.made_low ? DataType::float32 : type_;
-    out.emplace_back("Cast", index_.fresh_name(to + "_Cast"), std::vector{from}, std::vector{to},
-                     std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(type))});
+    out.push_back(cast(from, to, value.made_low ? DataType::float32 : type_));
+  }
+
+  Node cast(const std::string& from, const std::string& to, DataType type) {
+    return {"Cast", index_.fresh_name(to + "_Cast"), std::vector{from}, std::vector{to},
+            std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(type))}};
   }
 
   void rewrite() {
-    std::vector<Node> out;
+    auto out = std::move(constant_casts_);
     for (const auto& input : model_.graph.inputs) add_cast(input.name, out);
     auto& nodes = model_.graph.nodes;
     std::vector<std::vector<Node>> casts(nodes.size());
@@ -270,6 +279,7 @@ class FloatEmitter {
   graph::Index index_;
   std::vector<std::pair<std::string, Value>> values_;  // in the order of the graph
   std::unordered_map<std::string, std::size_t> position_;
+  std::vector<Node> constant_casts_;
 };
 
 }  // namespace

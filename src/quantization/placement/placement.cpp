@@ -15,6 +15,7 @@
 #include "graph/index_arithmetic.h"
 #include "graph/traits.h"
 #include "quantization/placement/alignment.h"
+#include "quantization/placement/left_in_float.h"
 #include "quantization/placement/passthrough.h"
 #include "quantization/placement/rules.h"
 #include "quantization/placement/selection.h"
@@ -73,6 +74,25 @@ void leave_index_arithmetic(const onnx::Model& model, const graph::Index& index,
   const auto arithmetic = graph::index_arithmetic(model, index, types);
   for (std::size_t n = 0; n < selected.size(); ++n)
     selected[n] = selected[n] && !arithmetic.from_shapes[n] && !arithmetic.into_indices[n];
+}
+
+// The model gives their weight out as it is, so that it stays, and integers for what they read would be of no use.
+std::vector<std::string> leave_weights_given_out(const onnx::Model& model, const graph::Index& index,
+                                                 std::vector<bool>& selected) {
+  const auto depends = graph::depends_on_input(model, index);
+  const auto is_constant = [&](int producer) {
+    return producer == graph::kNone || !depends[static_cast<std::size_t>(producer)];
+  };
+  LeftInFloat left;
+  for (std::size_t n = 0; n < selected.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!selected[n] || !graph::is_product(node) || node.inputs().size() <= graph::kWeightInput) continue;
+    const auto& weight = node.inputs()[graph::kWeightInput];
+    if (!index.is_output(weight) || !is_constant(index.producer(weight))) continue;
+    selected[n] = false;
+    left.add(node, "its weight is an output of the model");
+  }
+  return left.notes();
 }
 
 void mark_bypassed(const graph::Index& index, Placement& placement) {
@@ -284,6 +304,8 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   for (std::size_t n = 0; n < floats.nodes.size(); ++n)
     placement.selected[n] = placement.selected[n] && !floats.nodes[n];
   leave_index_arithmetic(model, index, types, config, placement.selected);
+  const auto given_out = leave_weights_given_out(model, index, placement.selected);
+  placement.notes = given_out;
   Marks marks(model, types, index);
   RuleContext context{model, index, types, config, marks, placement, left_operands(model)};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
@@ -309,7 +331,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     throw bad_input(
         fmt::format("model '{}' has nothing to quantize: none of its nodes has values that these options quantize",
                     model.path.string()),
-        nothing_hint(model, types));
+        given_out.empty() ? nothing_hint(model, types) : fmt::format("{}", fmt::join(given_out, "; ")));
   }
   return placement;
 }
