@@ -11,7 +11,7 @@ import onnx
 import pytest
 from graphs import FLOAT, INT64, Builder, cnn_samples, small_cnn
 from onnx import numpy_helper
-from support import ROOT, detent, quantize, save_samples
+from support import ROOT, detent, load, outputs, quantize, save_samples, sqnr
 
 WHEELS = {"openvino": "openvino", "qnn": "onnxruntime_qnn", "ort-cpu": "onnxruntime"}
 
@@ -111,6 +111,40 @@ def test_convolutions_have_all_attributes_for_the_npu(cnn):
     for node in onnx.load(quantized(cnn, "amd-npu:a8w8")).graph.node:
         if node.op_type == "Conv":
             assert {"kernel_shape", "strides", "dilations", "group", "pads"} <= {a.name for a in node.attribute}
+
+
+def quantized_beside_float(model, folder, target):
+    """The quantized model, and how far each output is from the float model's in dB; nothing of it is refused."""
+    samples = [{"x": np.random.default_rng(i).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)} for i in range(3)]
+    onnx.save(model, folder / "m.onnx")
+    save_samples(folder / "data", samples)
+    path = quantized(folder, target)
+    result = checked(path, target)
+    assert (result["refused"], result["problems"]) == (0, [])
+    both = [outputs(load(p), samples) for p in (folder / "m.onnx", path)]
+    return path, [sqnr(*both, output) for output in range(len(model.graph.output))]
+
+
+@pytest.mark.parametrize("target", ["tflite-like", "qnn:a16"])
+@pytest.mark.parametrize(("size", "left_out"), [(1e-4, True), (0.01, True), (0.5, False)])
+def test_a_tanh_of_less_than_a_fixed_step_is_left_out(tmp_path, target, size, left_out):
+    """A quiet voice: steps of 1/128 would make it silent. What reads the Tanh beside the model's output reads the same."""
+    b = Builder()
+    y = b.add("Tanh", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1, scale=size)))
+    out = b.add("Conv", b.add("LeakyRelu", y, alpha=0.1), b.weight("v", 2, 4, 1, 1))
+    path, apart = quantized_beside_float(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [y, out]), tmp_path, target)
+    assert any(n.op_type == "Tanh" for n in onnx.load(path).graph.node) != left_out
+    assert min(apart) > 30
+
+
+def test_scores_of_less_than_a_fixed_step_live(tmp_path):
+    """Those of a detector before training: a Sigmoid whose grid would make all of them 0."""
+    b = Builder()
+    scores = b.add("Sigmoid", b.add("Conv", "x", b.weight("w", 4, 3, 1, 1), b.constant("b", np.full(4, -9, np.float32))))
+    path, apart = quantized_beside_float(b.model({"x": (FLOAT, [1, 3, 8, 8])}, [scores]), tmp_path, "tflite-like")
+    types = [n.op_type for n in onnx.load(path).graph.node]
+    assert "Exp" in types and "Sigmoid" not in types
+    assert min(apart) > 20
 
 
 def gates(folder):

@@ -26,6 +26,7 @@
 #include "run/model/parted_joins.h"
 #include "run/model/prepare.h"
 #include "run/model/proposals.h"
+#include "run/model/small_results.h"
 #include "run/model/unseen_bodies.h"
 #include "run/records/quantize_result.h"
 #include "run/samples/samples.h"
@@ -82,19 +83,23 @@ void settle_placement(Run& run, const calibration::Statistics& statistics) {
   const auto& config = run.options.config;
   auto& draft = run.integers->draft;
   auto& placement = draft.assignment.placement;
+  const auto place_again = [&] {
+    quantization::complete_shared(placement, draft.proposals.ranges);
+    quantization::complete_shared(placement, draft.proposals.wide);
+    placement = run::place(draft.prepared, config);
+  };
   if (!draft.prepared.integer_gates.empty()) {
     quantization::complete_shared(placement, draft.proposals.ranges);
     draft.prepared.integer_gates.clear();
     placement = run::place(draft.prepared, config);
   }
+  const auto freed = run::free_small_results(draft.prepared, placement, draft.proposals, config);
+  if (!freed.empty()) place_again();
+  run.note(freed);
   auto left = run::leave_unseen_bodies(draft.prepared, placement, draft.proposals.ranges);
   for (auto& note : run::part_joins(draft.prepared, placement, statistics, draft.proposals, run.options))
     left.push_back(std::move(note));
-  if (!left.empty()) {
-    quantization::complete_shared(placement, draft.proposals.ranges);
-    quantization::complete_shared(placement, draft.proposals.wide);
-    placement = run::place(draft.prepared, config);
-  }
+  if (!left.empty()) place_again();
   run.note(left);
   draft.assign(std::move(placement), config);
 }
