@@ -1,5 +1,11 @@
 #include "quantization/blocks/block_faults.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/printable.h"
 #include "graph/traits.h"
 #include "quantization/blocks/block_layout.h"
 
@@ -30,6 +36,33 @@ bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int6
   const auto stored = static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
   const auto size = weight.data.size();
   return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
+}
+
+std::vector<std::string> notes_of_copies(const onnx::Model& model, const BlockTensor& tensor, WeightForm form) {
+  std::vector<std::string> notes;
+  const auto name = printable(model.graph.initializers[tensor.initializer].name);
+  if (!tensor.products.empty() && !tensor.tables.empty() && !tensor.shared)
+    notes.push_back(fmt::format("weight '{}' is stored twice, for products and as a table, since {}", name,
+                                !tensor.format.is_plain() ? "runtimes transpose no floats of 8 and 4 bits"
+                                : form == WeightForm::qdq
+                                    ? "ONNX Runtime fuses no product that shares scales of whole channels; blocks are "
+                                      "stored once"
+                                    : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "
+                                      "--set weight-symmetric stores it once"));
+  if (!tensor.products.empty() && tensor.stays)
+    notes.push_back(fmt::format("weight '{}' stays in float as well, for other nodes that read it", name));
+  std::map<int, std::size_t> in_body;
+  for (const auto n : tensor.products) ++in_body[model.graph.nodes[n].body()];
+  if (tensor.shared) --in_body[model.graph.nodes[tensor.products.front()].body()];
+  std::size_t copies = 0;
+  for (const auto& [body, count] : in_body) copies = std::max(copies, count);
+  if (form == WeightForm::qdq && copies > 1)
+    notes.push_back(
+        fmt::format("weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
+                    "Runtime fuses no "
+                    "other; in a file beside the model (--set external-data-threshold) they share their data",
+                    name, copies));
+  return notes;
 }
 
 }  // namespace detent::quantization

@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "detent/config.h"
 #include "onnx/model.h"
-#include "quantization/blocks/blocks.h"
+#include "quantization/blocks/block_weights.h"
 
 namespace detent::quantization {
 
@@ -16,5 +17,8 @@ std::string reason_of_runtime(const onnx::Node& node, WeightForm form, int bits,
 
 /// Whether `columns` of so many rows in blocks take at most half of float32, or three quarters of 16-bit floats.
 bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns, const BlockFormat& format);
+
+/// Why a weight in blocks is in the file more than once, or stays beside them.
+std::vector<std::string> notes_of_copies(const onnx::Model& model, const BlockTensor& tensor, WeightForm form);
 
 }  // namespace detent::quantization

@@ -77,7 +77,7 @@ class Placer {
     for (auto& tensor : placement_.tensors) {
       tensor.stays = has_other_readers(tensor);
       tensor.shared = shares(tensor);
-      tell_of_copies(tensor);
+      for (auto& note : notes_of_copies(model_, tensor, blocks_.form)) placement_.notes.push_back(std::move(note));
     }
     placement_.in_float = left_.count();
     for (auto& note : left_.notes()) placement_.notes.push_back(std::move(note));
@@ -385,33 +385,8 @@ class Placer {
     return is_whole && model_.opset() >= kOpsetOfShapes;
   }
 
-  void tell_of_copies(const BlockTensor& tensor) {
-    const auto name = printable(model_.graph.initializers[tensor.initializer].name);
-    if (!tensor.products.empty() && !tensor.tables.empty() && !tensor.shared)
-      placement_.notes.push_back(
-          fmt::format("weight '{}' is stored twice, for products and as a table, since {}", name,
-                      !tensor.format.is_plain() ? "runtimes transpose no floats of 8 and 4 bits"
-                      : blocks_.form == WeightForm::qdq
-                          ? "ONNX Runtime fuses no product that shares scales of whole channels; blocks are "
-                            "stored once"
-                          : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "
-                            "--set weight-symmetric stores it once"));
-    if (!tensor.products.empty() && tensor.stays)
-      placement_.notes.push_back(fmt::format("weight '{}' stays in float as well, for other nodes that read it", name));
-    std::map<int, std::size_t> in_body;
-    for (const auto n : tensor.products) ++in_body[model_.graph.nodes[n].body()];
-    if (tensor.shared) --in_body[model_.graph.nodes[tensor.products.front()].body()];
-    std::size_t copies = 0;
-    for (const auto& [body, count] : in_body) copies = std::max(copies, count);
-    if (blocks_.form == WeightForm::qdq && copies > 1)
-      placement_.notes.push_back(
-          fmt::format("weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
-                      "Runtime fuses no "
-                      "other; in a file beside the model (--set external-data-threshold) they share their data",
-                      name, copies));
-  }
-
   void leave(const Node& node, const std::string& reason) { left_.add(node, reason); }
+
   const onnx::Model& model_;
   const WeightsOnlyConfig& blocks_;
   graph::Index index_;
