@@ -99,6 +99,8 @@ struct QuantizeOptions {
   std::optional<std::filesystem::path> runtime;
   Resources resources;
   Progress progress;
+  /// Called when a run knows that a stage to come takes so many times as long as it does as a rule; 0: it is left out.
+  std::function<void(const std::string& stage, double times)> stage_expected;
   /// Called for each layer as soon as fine-tuning has solved it.
   std::function<void(const LayerTuning&)> layer_tuned;
   std::stop_token stop;

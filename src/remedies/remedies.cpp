@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "config/targets.h"
 #include "quantization/formats.h"
+#include "remedies/weight_tuning.h"
 #include "remedies/workload.h"
 
 namespace detent::remedies {
@@ -106,6 +107,16 @@ void conclude(Draft& draft, Evaluator& evaluator) {
   refuse_useless(draft, evaluator.options());
 }
 
+// What can be known of the time that later stages take.
+void tell_expected(const Draft& draft, const TrialResult& before, Evaluator& evaluator) {
+  constexpr double kUsualValues = 100;
+  const auto& options = evaluator.options();
+  if (!options.stage_expected) return;
+  options.stage_expected("accuracy: each value", static_cast<double>(draft.assignment.values.size()) / kUsualValues);
+  if (tunes(options.finetune.rounding) || may_need_tuning(evaluator, worst_error_of(before))) return;
+  for (const auto* stage : {"finetune", "accuracy: weight tuning"}) options.stage_expected(stage, 0);
+}
+
 void apply(const Row& row, Draft& draft, Evaluator& evaluator) {
   evaluator.begin(row.name);
   apply(*row.make(), draft, evaluator);
@@ -163,6 +174,7 @@ void improve(Draft& draft, Evaluator& evaluator) {
     if (draft.assignment.placement.marks.empty()) return conclude_recurrent(draft, evaluator);
     Draft untouched = draft;
     const TrialResult before = evaluator.judged(draft);
+    tell_expected(draft, before, evaluator);
     for (const auto& row : kOfAssignments) {
       if (!row.is_wanted(evaluator.options())) continue;
       if (row.needs_sensitivities) measure(draft, evaluator);

@@ -49,7 +49,7 @@ void keep_heaviest(const Draft& draft, const Evaluator& evaluator, const graph::
 class WeightTuning : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
-    if (evaluator.samples() < solve::kHeldBackEvery || draft.worst_error < kNear) return false;
+    if (!may_need_tuning(evaluator, draft.worst_error)) return false;
     if (draft.worst_error < kFar && draft.result.weights_share < kWorthTuning) return false;
     const auto config = automatic_gptq(evaluator.options().finetune);
     layers_ = solve::find_layers(draft.prepared.model, *draft.emitted, config).layers;
@@ -99,6 +99,10 @@ class WeightTuning : public Remedy {
 };
 
 }  // namespace
+
+bool may_need_tuning(Evaluator& evaluator, double worst_error) {
+  return evaluator.samples() >= solve::kHeldBackEvery && worst_error >= kNear;
+}
 
 FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
   FinetuneConfig config;

@@ -21,6 +21,9 @@ struct TunedModel {
 /// near that of inference. Throws what solve::finetune() throws.
 TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig config, bool asked_for);
 
+/// Whether results as far as this from the float model's may be worth tuning that nobody asked for.
+bool may_need_tuning(Evaluator& evaluator, double worst_error);
+
 /// The configuration for tuning that nobody asked for: options of other methods do not count.
 FinetuneConfig automatic_gptq(const FinetuneConfig& given);
 

@@ -58,6 +58,7 @@ QuantizeOptions options_of(const shim::Ranks& ranks, QuantizeOptions options) {
   options.prepared_output.reset();
   options.progress = {};
   options.layer_tuned = {};
+  options.stage_expected = {};
   options.resources.resume = false;
   return options;
 }

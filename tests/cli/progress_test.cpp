@@ -187,11 +187,11 @@ TEST(Progress, FormsHaveTheStagesThatTheyGoThrough) {
   EXPECT_EQ(integers.back(), "latency");
   options.config.preset = "none";
   options.config.float_type = FloatType::float16;
-  EXPECT_EQ(names(options), (std::vector<std::string>{"calibrate", "proof", "compare", "latency"}));
+  EXPECT_EQ(names(options), (std::vector<std::string>{kOpening, "calibrate", "proof", "compare", "latency"}));
   options.bench = false;
   options.report = "report.html";
   options.config.float_type = FloatType::keep;
-  EXPECT_EQ(names(options), (std::vector<std::string>{"calibrate", "proof", "compare"}));
+  EXPECT_EQ(names(options), (std::vector<std::string>{kOpening, "calibrate", "proof", "compare"}));
   options.weights_only.enabled = true;
   options.report.reset();
   options.calibration_data.reset();
@@ -204,6 +204,22 @@ TEST(Progress, StagesThatARunLeavesOutCountForNothing) {
   EXPECT_DOUBLE_EQ(overall.done(), 0.125);
   overall.update("finetune", 1, 2);
   EXPECT_DOUBLE_EQ(overall.done(), 0.75);
+}
+
+TEST(Progress, SharesFollowWhatTheRunFindsOut) {
+  Overall overall({{kOpening, 1}, {.name = "calibrate", .share = 1, .work = 16}, {"trials", 2}, {"finetune", 4}});
+  overall.update("calibrate", 0, 48);  // three times the samples that the share is for
+  EXPECT_DOUBLE_EQ(overall.done(), 0.1);
+  overall.update("calibrate", 48, 48);
+  EXPECT_DOUBLE_EQ(overall.done(), 0.4);
+  overall.expect("trials", 3);
+  overall.expect("finetune", 0);
+  overall.expect("calibrate", 9);  // it has begun
+  overall.expect("unheard of", 2);
+  overall.update("trials", 1, 2);
+  EXPECT_DOUBLE_EQ(overall.done(), 0.7);
+  overall.update("trials", 2, 2);
+  EXPECT_DOUBLE_EQ(overall.done(), 1.0);
 }
 
 TEST(Progress, WithTheStagesOfTheRunTheTimeLeftIsTheRuns) {

@@ -290,6 +290,7 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
   progress.expect(expected_stages(options));
   progress.set_memory_budget(options.resources.memory_budget.value_or(0));
   options.progress = progress_to(progress, line.quiet);
+  options.stage_expected = [&](const std::string& stage, double times) { progress.expect(stage, times); };
   options.layer_tuned = [&](const LayerTuning& layer) {
     progress.set_detail(fmt::format("{}: error {:.3g} -> {:.3g}", layer.name, layer.error_before, layer.error_after));
   };

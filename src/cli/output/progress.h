@@ -36,6 +36,8 @@ class ProgressLine {
 
   /// The stages of the run, for its share that is done.
   void expect(const std::vector<ExpectedStage>& stages) { overall_ = Overall(stages); }
+  /// One of them takes so many times what was expected; 0: it is left out.
+  void expect(const std::string& stage, double times) { overall_.expect(stage, times); }
 
   /// Something to tell in the lines of the stage that is under way, or of the first.
   void set_detail(std::string text) { detail_ = std::move(text); }
