@@ -234,5 +234,32 @@ TEST(Widths, AMulBy1StandsBetween16NormalizedRowsAndTheirProduct) {
   }
 }
 
+TEST(Widths, AMulReadsATanhOf16BitsWithASignOnTheHtp) {
+  for (const auto& [target, type] : {std::pair{"qnn:a16", onnx::DataType::int16}, {"qnn", onnx::DataType::uint8}}) {
+    Builder b;
+    b.input("x").node("Tanh", {"x"}, {"t"}).node("Sigmoid", {"x"}, {"s"});
+    b.node("Mul", {"t", "s"}, {"m"}).node("Add", {"t", "m"}, {"y"}).output("y");
+    const auto options = config([&, name = target](auto& c) {
+      c.target = name;
+      if (c.target == "qnn:a16") c.activation_type = QuantType::uint16;
+    });
+    const calibration::Range unit{-1.0F, 1.0F};
+    auto proposals = testing::proposals({{"x", {-2.0F, 2.0F}}, {"t", unit}, {"s", unit}, {"m", unit}, {"y", unit}});
+    const auto emitted = emit_qdq(b.model, assign(b.model, b.place(options), proposals, options), options);
+    const auto& model = emitted.model;
+    const auto& product = model.graph.nodes.at(emitted.provenance.nodes[2].value());
+    ASSERT_EQ(product.op_type(), "Mul");
+    const auto& pair = maker(model, product.inputs()[0]);
+    EXPECT_EQ(width(model, pair), type);
+    const auto zero = onnx::to_int64s(tensor(model, pair.inputs()[2]))[0];
+    EXPECT_EQ(zero == 0, type == onnx::DataType::int16);
+    // What else is read stays as it is, and so does the Tanh for others.
+    const auto others = type == onnx::DataType::int16 ? onnx::DataType::uint16 : type;
+    EXPECT_EQ(width(model, maker(model, product.inputs()[1])), others);
+    const auto& sum = model.graph.nodes.at(emitted.provenance.nodes[3].value());
+    EXPECT_EQ(width(model, maker(model, sum.inputs()[0])), others);
+  }
+}
+
 }  // namespace
 }  // namespace detent::quantization
