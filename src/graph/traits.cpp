@@ -69,6 +69,7 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"Ceil", element_wise},
     {"Floor", element_wise},
     {"Log", element_wise},
+    {"Reciprocal", element_wise},
 
     // Every value to exactly one place.
     {"DepthToSpace", rearranges | carries_integers, moves},
