@@ -49,11 +49,11 @@ PRODUCTS = {
     "Gemm": ([16, 32], [32, 24], 1, {}),
 }
 UNARY: dict[str, dict[str, object]] = {
-    "Abs": {}, "AveragePool": {"kernel_shape": [2, 2]}, "Clip": {}, "DepthToSpace": {"blocksize": 2}, "Elu": {}, "Erf": {},
-    "Exp": {}, "Flatten": {}, "Gelu": {}, "GlobalAveragePool": {}, "GlobalMaxPool": {}, "HardSigmoid": {}, "HardSwish": {},
+    "Abs": {}, "AveragePool": {"kernel_shape": [2, 2]}, "Ceil": {}, "Celu": {}, "Clip": {}, "Cos": {}, "DepthToSpace": {"blocksize": 2},
+    "Elu": {}, "Erf": {}, "Exp": {}, "Flatten": {}, "Floor": {}, "Gelu": {}, "GlobalAveragePool": {}, "GlobalMaxPool": {}, "HardSigmoid": {}, "HardSwish": {},
     "LeakyRelu": {}, "Log": {}, "LogSoftmax": {}, "MaxPool": {"kernel_shape": [2, 2]}, "Neg": {},
-    "Reciprocal": {}, "Relu": {}, "Sigmoid": {},
-    "Softmax": {}, "Softplus": {}, "SpaceToDepth": {"blocksize": 2}, "Sqrt": {}, "Tanh": {},
+    "Mish": {}, "Reciprocal": {}, "Relu": {}, "Round": {}, "Selu": {}, "Sigmoid": {}, "Sign": {}, "Sin": {},
+    "Softmax": {}, "Softplus": {}, "Softsign": {}, "SpaceToDepth": {"blocksize": 2}, "Sqrt": {}, "Tanh": {}, "ThresholdedRelu": {},
     "Transpose": {"perm": [0, 2, 3, 1]},
 }  # fmt: skip
 # Operators with further inputs that are constants and not quantized.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "graph/constants.h"
 #include "graph/traits.h"
 
 namespace detent::checking {
@@ -68,7 +69,8 @@ bool moves_values(const onnx::Node& node) {
 }
 
 bool picks_values(const onnx::Node& node) {
-  constexpr std::array<std::string_view, 4> kTypes{"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"};
+  constexpr std::array<std::string_view, 6> kTypes{"Expand",    "GlobalMaxPool", "MaxPool",
+                                                   "ReduceMax", "ReduceMin",     "Tile"};
   return is_one_of(node, kTypes);
 }
 
@@ -141,6 +143,31 @@ bool reduces_floats(const onnx::Model& model, const graph::Index& index, const o
   return node.op_type().starts_with("Reduce") && !has_8_bits(read_form(model, index, node, 0));
 }
 
+// The node that makes a value, also behind a pair.
+int maker_behind_pair(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  int maker = index.producer(value);
+  while (maker != kNone && graph::is_q_or_dq(at(model, maker)))
+    maker = index.producer(at(model, maker).inputs().front());
+  return maker;
+}
+
+// Whether a norm's Mul reads the integers that a product makes, and with them its kernel begins.
+bool scales_product(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  return node.is("Mul") && std::any_of(node.inputs().begin(), node.inputs().end(), [&](const auto& value) {
+           const int maker = maker_behind_pair(model, index, value);
+           return maker != kNone && graph::is_product(at(model, maker));
+         });
+}
+
+// The node whose kernel begins with floats of its own, unless what reads it begins with a product's integers.
+bool begins_with_product(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  if (!node.is("Reciprocal")) return false;
+  int reader = graph::only_reader(index, node.outputs().front());
+  while (reader != kNone && graph::is_q_or_dq(at(model, reader)))
+    reader = graph::only_reader(index, at(model, reader).outputs().front());
+  return reader != kNone && scales_product(model, index, at(model, reader));
+}
+
 // The element-wise operator whose kernel runs another one along.
 int element_wise_before(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                         bool static_shapes) {
@@ -156,6 +183,7 @@ int element_wise_before(const onnx::Model& model, const graph::Index& index, con
         read_form(model, index, node, 0).zero_point == 0)
       return maker;
     if (!is_element_wise(at(model, maker))) continue;
+    if (static_shapes && two && at(model, maker).is("Reciprocal") && scales_product(model, index, node)) continue;
     if (!two || !is_behind_matrix_product(model, index, at(model, maker))) return maker;
   }
   return kNone;
@@ -167,6 +195,12 @@ bool is_less_its_mean(const onnx::Node& node, const onnx::Model& model, const gr
   const int maker = index.producer(node.inputs()[1]);
   return maker != kNone && at(model, maker).op_type().starts_with("Reduce") &&
          has_8_bits(read_form(model, index, at(model, maker), 0));
+}
+
+// torch's guard of a Softmax against NaN: compiled with the QuantizeLinear behind it.
+bool guards_softmax(const onnx::Node& node, const onnx::Model& model, const graph::Index& index) {
+  const int maker = node.is("Where") ? maker_behind_pair(model, index, node.inputs()[2]) : kNone;
+  return maker != kNone && at(model, maker).is("Softmax");
 }
 
 // Rows of a table of floats, such as embeddings.
@@ -198,6 +232,10 @@ std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& mo
   const bool compiled = static_shapes && is_element_wise(node);
   if (compiled && is_activation(forms.first.is_constant ? forms.second : forms.first))
     return Beyond{"int8", "an element-wise operator that reads integers, compiled for its shape", ""};
+  if (static_shapes && begins_with_product(model, index, node))
+    return Beyond{"int8", "its kernel begins with the integers of a product", ""};
+  if (static_shapes && output && guards_softmax(node, model, index))
+    return Beyond{"int8", "a choice that is compiled with the QuantizeLinear behind it", ""};
   if (!is_activation(forms.first)) return std::nullopt;
   if (graph::is_product(node)) return product_beyond_table(node, model, index, forms);
   const bool both = is_activation(forms.second);
@@ -215,7 +253,7 @@ int runs_along_with(const onnx::Model& model, const graph::Index& index, const o
     const int maker = only_read_maker(model, index, node.inputs().front(), false);
     return maker != kNone && (moves_values(at(model, maker)) || picks_values(at(model, maker))) ? maker : kNone;
   }
-  if (!is_element_wise(node)) return kNone;
+  if (!is_element_wise(node) || (static_shapes && begins_with_product(model, index, node))) return kNone;
   const int product = follows_products(node) ? product_of(model, index, node) : kNone;
   return product != kNone ? product : element_wise_before(model, index, node, static_shapes);
 }

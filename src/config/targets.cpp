@@ -15,9 +15,9 @@ using Types = std::vector<std::string_view>;
 constexpr QuantType kInt8 = QuantType::int8, kUint16 = QuantType::uint16;
 
 // What Qualcomm's HTP runs on integers beside what is quantized everywhere.
-const Types kHtpTypes{"Abs",        "DepthToSpace", "Div",       "Elu",          "Exp",  "Gelu",  "HardSigmoid",
-                      "HardSwish",  "LogSoftmax",   "Max",       "Min",          "Neg",  "PRelu", "ReduceMax",
-                      "ReduceMean", "ReduceMin",    "ReduceSum", "SpaceToDepth", "Sqrt", "Sub",   "Tanh"};
+const Types kHtpTypes{"Abs",       "DepthToSpace", "Div",          "Elu",  "Exp", "Expand", "Gelu",      "HardSigmoid",
+                      "HardSwish", "LogSoftmax",   "Max",          "Min",  "Neg", "PRelu",  "ReduceMax", "ReduceMean",
+                      "ReduceMin", "ReduceSum",    "SpaceToDepth", "Sqrt", "Sub", "Tanh",   "Tile"};
 // What Quark's quantizer for convolutional networks on AMD's NPU adds.
 const Types kNpuTypes{"DepthToSpace", "Div",        "Erf",          "HardSigmoid", "Max", "Min",
                       "PRelu",        "ReduceMean", "SpaceToDepth", "Sub",         "Tanh"};

@@ -69,6 +69,7 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"Ceil", element_wise},
     {"Floor", element_wise},
     {"Log", element_wise},
+    {"Reciprocal", element_wise},
 
     // Every value to exactly one place.
     {"DepthToSpace", rearranges | carries_integers, moves},
@@ -83,7 +84,7 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     // Some values of the input, or several times, or those of several inputs.
     {"Concat", joins | carries_integers | by_default | judged_by_inputs, moves},
     {"Dropout", renames, moves},
-    {"Expand", none, moves},
+    {"Expand", shares_scale, moves},
     {"Gather", looks_up | shares_scale | carries_integers | by_default, moves},
     {"GatherElements", shares_scale | carries_integers | by_default, moves},
     {"GatherND", none, moves},
@@ -92,7 +93,7 @@ constexpr auto kRows = std::to_array<OperatorTraits>({
     {"ScatterND", none, moves},
     {"Slice", shares_scale | carries_integers | by_default, moves},
     {"Split", shares_scale | carries_integers | by_default, moves},
-    {"Tile", none, moves},
+    {"Tile", shares_scale, moves},
     {"TopK", shares_scale | by_default, per_input},
     {"Upsample", none, moves},
     {"Where", by_default, moves},

@@ -12,6 +12,7 @@
 #include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
+#include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/floats/float_range.h"
@@ -138,6 +139,29 @@ void raise_scales(const onnx::Model& model, const graph::Index& index, const Qua
   share_raised(raised, assignment);
 }
 
+// Of a constant that is all 0 any scale is right, but the HTP makes another number of the 0 that has the scale 1 beside
+// 16-bit values of small scales, in what chooses or joins values: it gets that of its reader's results.
+void lend_scales_to_zeros(const onnx::Model& model, const graph::Index& index, Assignment& assignment) {
+  const auto root = [&](const std::string& value) -> const ValueAssignment* {
+    const auto* mark = assignment.placement.find(value);
+    const auto found =
+        mark == nullptr ? assignment.values.end() : assignment.values.find(assignment.placement.root_of(*mark).value);
+    return found == assignment.values.end() ? nullptr : &found->second;
+  };
+  for (const auto& mark : assignment.placement.marks) {
+    const auto own = assignment.values.find(mark.value);
+    if (!mark.is_constant || mark.is_weight || mark.shares || own == assignment.values.end()) continue;
+    auto& value = own->second;
+    if (value.range.min != 0 || value.range.max != 0 || value.slices.size() != 1) continue;
+    for (const int reader : index.consumers(mark.value)) {
+      const auto* result = root(model.graph.nodes[static_cast<std::size_t>(reader)].outputs().front());
+      if (result == nullptr || result->type != value.type || result->slices.size() != 1) continue;
+      value.slices = result->slices;
+      break;
+    }
+  }
+}
+
 // Constants that share scales have those that the largest of them needs.
 void raise_shared(const Placement& placement, const ConstantScans& scans, const QuantConfig& config,
                   AssignedValues& values) {
@@ -203,6 +227,21 @@ ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool 
     return true;
   });
   return all;
+}
+
+void narrow_masks(const calibration::Ranges& ranges, const Placement& placement, onnx::Model& model,
+                  ConstantScans& constants) {
+  const graph::Index index(model);
+  for (const auto& mark : placement.marks) {
+    const auto range = ranges.find(mark.value);
+    if (!mark.is_constant || range == ranges.end()) continue;
+    auto& tensor = model.graph.initializers.at(static_cast<std::size_t>(index.initializer(mark.value)));
+    if (tensor.type != onnx::DataType::float32) continue;
+    auto values = graph::floats_of(tensor);
+    for (auto& value : values) value = std::max(value, range->second.min);
+    tensor = onnx::make_tensor<float>(mark.value, tensor.type, tensor.dims, values);
+    constants[mark.value] = scan_constant(tensor, mark);
+  }
 }
 
 void complete_shared(const Placement& placement, ActivationRanges& ranges) {
@@ -280,6 +319,7 @@ Assignment assign(const onnx::Model& model, Placement placement, const Proposals
     assignment.values[mark.value] = assign_activation(mark, range->second, config);
   }
   raise_shared(assignment.placement, proposals.constants, config, assignment.values);
+  if (config::target(config).htp_rewrites) lend_scales_to_zeros(model, index, assignment);
   share(assignment);
   raise_scales(model, index, config, assignment);
   return assignment;

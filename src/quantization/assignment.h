@@ -65,6 +65,12 @@ struct Assignment {
 /// `allow_nonfinite`, and where no product reads it, such constants are taken out of the placement and noted instead.
 ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite);
 
+/// Lets constants that hold masks go no lower than these ranges (placement/mask_ranges.h) do, in the model and where
+/// its constants were scanned. The integers of what they are added to end there: beside steps of -10000 the HTP makes a
+/// sum of scores as coarse.
+void narrow_masks(const calibration::Ranges& ranges, const Placement& placement, onnx::Model& model,
+                  ConstantScans& constants);
+
 /// Gives values that share a scale under `placement` the range of the value that they share it with, for placements
 /// under which they no longer do.
 void complete_shared(const Placement& placement, ActivationRanges& ranges);

@@ -113,6 +113,44 @@ TEST(OpenVinoRules, ConstantsKeepElementWiseOperatorsInFloat) {
   EXPECT_EQ(net.precision("sum"), "") << "the table says so";
 }
 
+TEST(OpenVinoRules, WhatMovesValuesRunsAsWhatRepeatedThem) {
+  Net net;  // keys and values of several heads
+  net.pair("x", "xd").node("Expand", {"xd", "s"}, "e").node("Reshape", {"e", "s"}, "r").node("Transpose", {"r"}, "t");
+  EXPECT_EQ(net.along("r"), "e");
+  EXPECT_EQ(net.along("t"), "r");
+}
+
+TEST(OpenVinoRules, ANormOfRootsRunsInFloatUnlessItReadsTheIntegersOfAProduct) {
+  const auto norm = [](bool of_product) {
+    Net net;
+    if (of_product)
+      net.pair("v", "vd").node("DequantizeLinear", {"w", "s", "z0"}, "wd").node("MatMul", {"vd", "wd"}, "p");
+    net.pair(of_product ? "p" : "x", "xd").node("Pow", {"xd", "c"}, "square").node("ReduceMean", {"square"}, "mean");
+    net.node("Sqrt", {"mean"}, "root").node("Reciprocal", {"root"}, "r").pair("r", "rd", "z0");
+    net.node("Mul", {"xd", "rd"}, "scaled").pair("scaled", "sd").node("Mul", {"sd", "c"}, "gained");
+    net.node("Add", {"xd", "gained"}, "end");
+    return net;
+  };
+  auto floats = norm(false);
+  EXPECT_EQ(floats.along("scaled", true), "r");
+  EXPECT_EQ(floats.along("gained", true), "scaled");
+  auto integers = norm(true);
+  EXPECT_EQ(integers.along("r", true), "");
+  EXPECT_EQ(integers.precision("r", true), "int8");
+  EXPECT_EQ(integers.along("scaled", true), "");
+  EXPECT_EQ(integers.precision("scaled", true), "int8");
+}
+
+TEST(OpenVinoRules, AGuardOfASoftmaxIsCompiledWithWhatQuantizesIt) {
+  Net net;
+  net.node("Softmax", {"x"}, "p").pair("p", "pd", "z0").node("IsNaN", {"pd"}, "nan");
+  net.node("Where", {"nan", "c", "pd"}, "guarded").pair("guarded", "end", "z0");
+  net.pair("v", "vd").node("Where", {"nan", "c", "vd"}, "other").pair("other", "end2", "z0");
+  EXPECT_EQ(net.precision("guarded", true), "int8");
+  EXPECT_EQ(net.precision("guarded"), "");
+  EXPECT_EQ(net.precision("other", true), "");
+}
+
 TEST(OpenVinoRules, ElementWiseOperatorsAreCompiledForStaticShapes) {
   Net net;
   net.pair("x", "xd").node("Sigmoid", {"xd"}, "y").node("Sqrt", {"y"}, "r").node("Neg", {"y"}, "n");

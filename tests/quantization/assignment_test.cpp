@@ -172,5 +172,30 @@ TEST(ScanWeights, NonfiniteWeightsStopOrStayInFloat) {
   EXPECT_EQ(placement.notes.size(), 1u);
 }
 
+TEST(Zeros, HaveTheScaleOfWhatReadsThemOnTheHtp) {
+  Builder b;
+  b.input("x").constant("w", {4, 4, 1, 1}).constant("zeros", {1, 4, 1, 1}, {0, 0, 0, 0});
+  b.constant("other", {1, 4, 1, 1}).node("Conv", {"x", "w"}, {"c"}).node("Concat", {"zeros", "c"}, {"y"});
+  b.node("Mul", {"y", "other"}, {"z"}).output("z");
+  const calibration::Ranges ranges{
+      {"x", {-1.0F, 3.0F}}, {"c", {-2.0F, 2.0F}}, {"y", {-2.0F, 3.0F}}, {"z", {-8.0F, 8.0F}}};
+  for (const std::string target : {"qnn:a16", "qnn", "amd-npu:a16w8"}) {
+    const auto options = config([&](auto& c) {
+      c.target = target;
+      if (target == "qnn:a16") c.activation_type = QuantType::uint16;
+      if (target == "amd-npu:a16w8") c.activation_type = QuantType::int16;
+    });
+    const auto values = compute(b, ranges, options).values;
+    const auto &zeros = values.at("zeros").slices.at(0), &result = values.at("y").slices.at(0);
+    if (target.starts_with("qnn")) {
+      EXPECT_EQ(zeros.scale, result.scale);
+      EXPECT_EQ(zeros.zero_point, result.zero_point);
+    } else {
+      EXPECT_EQ(zeros.scale, 1.0F);
+    }
+    EXPECT_NE(values.at("other").slices.at(0).scale, result.scale);
+  }
+}
+
 }  // namespace
 }  // namespace detent::quantization

@@ -199,5 +199,29 @@ TEST(Needs, FollowTheMethods) {
   EXPECT_TRUE(needs_votes(powers, options));
 }
 
+TEST(FindRanges, OfALogSpanAtLeast4OnTheHtp) {
+  Builder b;
+  b.input("x").node("Log", {"x"}, {"l"}).node("Mul", {"l", "x"}, {"y"}).output("y");
+  Statistics s;
+  for (const char* value : {"x", "l", "y"})
+    s.tensors[value] = values::summary_of_runs({{-1.5F, 0.25F}}, {true, true, false, 1});
+  for (const auto& [target, low] : {std::pair{"qnn", -3.75F}, {"qnn:a16", -3.75F}, {"tensorrt", -1.5F}}) {
+    const auto format = config([&, name = target](auto& c) {
+      c.target = name;
+      c.op_types = {"Log", "Mul"};
+      if (c.target == "qnn:a16") c.activation_type = QuantType::uint16;
+    });
+    calibration::Ranges ranges;
+    const auto found = find_ranges(b.place(format), s, format, with(CalibrationMethod::minmax));
+    for (const auto& [value, of] : found) ranges[value] = of.range;
+    expect_range(ranges, "l", {low, 0.25F});
+    expect_range(ranges, "y", {-1.5F, 0.25F});
+    // The user's word counts.
+    const auto given = find_ranges(b.place(format), s, format, with(CalibrationMethod::minmax, {range_of("l", -1, 1)}));
+    EXPECT_EQ(given.at("l").range.min, -1);
+    EXPECT_EQ(given.at("l").range.max, 1);
+  }
+}
+
 }  // namespace
 }  // namespace detent::quantization

@@ -179,5 +179,87 @@ TEST(Widths, TheSecondOfTwoActivationsHasASignAndTheZeroPoint0) {
   EXPECT_EQ(narrow.model.graph.nodes.size(), 7U);  // with 8 bits all is as it was
 }
 
+// x -> LayerNormalization -> n -> Reshape, at times -> MatMul -> y.
+Emitted normalized_product(std::int64_t rows, bool reshapes, const std::string& target) {
+  Builder b;
+  b.input("x").constant("s", {8}).constant("b", {8}).constant("w", {8, 3}).integers("shape", {-1, 8});
+  b.node("LayerNormalization", {"x", "s", "b"}, {"n"});
+  if (reshapes) b.node("Reshape", {"n", "shape"}, {"r"});
+  b.node("MatMul", {reshapes ? "r" : "n", "w"}, {"y"}).output("y");
+  b.types["n"].shape = std::vector<onnx::Dim>{{1, ""}, {rows, ""}, {8, ""}};
+  const auto options = config([&](auto& c) {
+    c.target = target;
+    if (target == "qnn:a16") c.activation_type = QuantType::uint16;
+  });
+  auto placement = b.place(options);
+  auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"n", {-2.0F, 2.0F}}, {"y", {-9.0F, 7.0F}}});
+  proposals.constants = scan_weights(b.model, placement, false);
+  return emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options, b.types);
+}
+
+TEST(Widths, ALayerNormalizationBetween8BitsWorksWith16OnTheHtp) {
+  for (const std::string target : {"qnn", "amd-npu:xint8"}) {
+    const auto emitted = normalized_product(5, false, target);
+    const auto& model = emitted.model;
+    const auto& norm = model.graph.nodes.at(emitted.provenance.nodes[0].value());
+    ASSERT_EQ(norm.op_type(), "LayerNormalization");
+    const auto inside = width(model, maker(model, norm.inputs()[0]));
+    EXPECT_EQ(inside, width(model, reader(model, norm.outputs()[0])));
+    EXPECT_EQ(inside == onnx::DataType::uint16, target == "qnn");
+    // What is outside of it has 8 bits.
+    const auto& product = model.graph.nodes.at(emitted.provenance.nodes[1].value());
+    EXPECT_NE(width(model, maker(model, product.inputs()[0])), onnx::DataType::uint16);
+  }
+}
+
+TEST(Widths, AMulBy1StandsBetween16NormalizedRowsAndTheirProduct) {
+  for (const bool reshapes : {false, true}) {
+    for (const std::int64_t rows : {15, 16}) {
+      const auto emitted = normalized_product(rows, reshapes, "qnn:a16");
+      const auto& model = emitted.model;
+      const auto& product = model.graph.nodes.at(emitted.provenance.nodes.back().value());
+      ASSERT_EQ(product.op_type(), "MatMul");
+      const auto& pair = maker(model, product.inputs()[0]);
+      const auto& before = maker(model, maker(model, pair.inputs()[0]).inputs()[0]);
+      EXPECT_EQ(before.op_type() == "Mul", rows == 16) << rows << reshapes;
+      if (rows != 16) continue;
+      const auto& factor = maker(model, before.inputs()[1]);
+      EXPECT_EQ(onnx::to_int64s(tensor(model, factor.inputs()[0]))[0], 65535);
+      EXPECT_EQ(onnx::to_doubles(tensor(model, factor.inputs()[1]))[0], static_cast<double>(1.0F / 65535));
+      EXPECT_EQ(onnx::to_int64s(tensor(model, factor.inputs()[2]))[0], 0);
+      const auto& given = maker(model, before.inputs()[0]);
+      EXPECT_EQ(given.inputs()[1], pair.inputs()[1]);
+      EXPECT_EQ(given.inputs()[2], pair.inputs()[2]);
+    }
+  }
+}
+
+TEST(Widths, AMulReadsATanhOf16BitsWithASignOnTheHtp) {
+  for (const auto& [target, type] : {std::pair{"qnn:a16", onnx::DataType::int16}, {"qnn", onnx::DataType::uint8}}) {
+    Builder b;
+    b.input("x").node("Tanh", {"x"}, {"t"}).node("Sigmoid", {"x"}, {"s"});
+    b.node("Mul", {"t", "s"}, {"m"}).node("Add", {"t", "m"}, {"y"}).output("y");
+    const auto options = config([&, name = target](auto& c) {
+      c.target = name;
+      if (c.target == "qnn:a16") c.activation_type = QuantType::uint16;
+    });
+    const calibration::Range unit{-1.0F, 1.0F};
+    auto proposals = testing::proposals({{"x", {-2.0F, 2.0F}}, {"t", unit}, {"s", unit}, {"m", unit}, {"y", unit}});
+    const auto emitted = emit_qdq(b.model, assign(b.model, b.place(options), proposals, options), options);
+    const auto& model = emitted.model;
+    const auto& product = model.graph.nodes.at(emitted.provenance.nodes[2].value());
+    ASSERT_EQ(product.op_type(), "Mul");
+    const auto& pair = maker(model, product.inputs()[0]);
+    EXPECT_EQ(width(model, pair), type);
+    const auto zero = onnx::to_int64s(tensor(model, pair.inputs()[2]))[0];
+    EXPECT_EQ(zero == 0, type == onnx::DataType::int16);
+    // What else is read stays as it is, and so does the Tanh for others.
+    const auto others = type == onnx::DataType::int16 ? onnx::DataType::uint16 : type;
+    EXPECT_EQ(width(model, maker(model, product.inputs()[1])), others);
+    const auto& sum = model.graph.nodes.at(emitted.provenance.nodes[3].value());
+    EXPECT_EQ(width(model, maker(model, sum.inputs()[0])), others);
+  }
+}
+
 }  // namespace
 }  // namespace detent::quantization

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "calibration/statistics_file.h"
 #include "config/derived.h"
+#include "config/targets.h"
 #include "graph/decisions.h"
 #include "pipeline/deployed.h"
 #include "pipeline/stages/open.h"
@@ -16,6 +17,7 @@
 #include "quantization/dynamic.h"
 #include "quantization/emit/qdq.h"
 #include "quantization/formats.h"
+#include "quantization/placement/mask_ranges.h"
 #include "remedies/remedies.h"
 #include "remedies/stage_memory.h"
 #include "remedies/weight_tuning.h"
@@ -76,6 +78,14 @@ calibration::Statistics new_statistics(Run& run) {
   run.note(source.notes());
   if (device.use() != nullptr) run.report.device = run::RunReport::Device{options.device, *device.use(), {}};
   return statistics;
+}
+
+void narrow_masks(remedies::Draft& draft, const calibration::Statistics& statistics, const QuantConfig& config) {
+  if (!config::target(config).all_operators) return;
+  auto& model = draft.prepared.model;
+  const auto& placement = draft.assignment.placement;
+  quantization::narrow_masks(quantization::mask_ranges(model, placement, statistics), placement, model,
+                             draft.proposals.constants);
 }
 
 // What was observed serves gates in floats and in integers: the latter only where that is measured to do no harm.
@@ -246,6 +256,7 @@ void calibrate(Run& run) {
   auto constants = std::move(proposals.constants);
   proposals = run::propose(work.draft.prepared, work.draft.assignment.placement, statistics, options, *run.runtime);
   proposals.constants = std::move(constants);
+  narrow_masks(work.draft, statistics, options.config);
   settle_placement(run, statistics);
   if (run.recipe.reports) run.report.statistics = std::move(statistics);
 }

@@ -44,7 +44,14 @@ class QdqEmitter {
         index_(model_) {
     const bool late =
         std::any_of(values_.begin(), values_.end(), [](const auto& v) { return needs_opset_21(v.second.type); });
-    if (late && model_.opset() < kOpsetForAllTypes) domain_ = kMicrosoftDomain;
+    if ((late || works_with_16_bits()) && model_.opset() < kOpsetForAllTypes) domain_ = kMicrosoftDomain;
+  }
+
+  // Behind the pairs that are made here, see widths.h.
+  bool works_with_16_bits() const {
+    const auto& nodes = model_.graph.nodes;
+    return config::target(config_).htp_rewrites &&
+           std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LayerNormalization"); });
   }
 
   Emitted run() {
@@ -336,7 +343,8 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
     keep_integer_products(emitted, types);
   }
   if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
-  if (const auto& target = config::target(config); target.one_width) widen_operators(emitted, target.htp_rewrites);
+  if (const auto& target = config::target(config); target.one_width)
+    widen_operators(emitted, types, target.htp_rewrites);
   return emitted;
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -28,8 +30,8 @@ bool has_16_bits(DataType type) { return type == DataType::uint16 || type == Dat
 
 class Widening {
  public:
-  Widening(Emitted& emitted, bool centres)
-      : emitted_(emitted), model_(emitted.model), index_(model_), centres_(centres) {}
+  Widening(Emitted& emitted, const graph::ValueTypes& types, bool htp)
+      : emitted_(emitted), model_(emitted.model), index_(model_), types_(types), htp_(htp) {}
 
   void run() {
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
@@ -85,11 +87,11 @@ class Widening {
       if (const int found = value.empty() ? graph::kNone : activation(value); found != graph::kNone)
         pairs.push_back(found);
     }
-    const bool is_wide = (quantizer != graph::kNone && has_16_bits(type_of(quantizer))) ||
+    const bool is_norm = htp_ && at(static_cast<int>(n)).is("LayerNormalization");
+    const bool is_wide = is_norm || (quantizer != graph::kNone && has_16_bits(type_of(quantizer))) ||
                          std::any_of(pairs.begin(), pairs.end(), [&](int p) { return has_16_bits(type_of(p)); });
     if (!is_wide) return;
-    if (const int second = centres_ ? centre_second(n) : graph::kNone; second != graph::kNone)
-      std::erase(pairs, second);
+    if (const int second = htp_ ? centre_second(n) : graph::kNone; second != graph::kNone) std::erase(pairs, second);
     const bool is_mixed = (quantizer != graph::kNone && has_8_bits(type_of(quantizer))) ||
                           std::any_of(pairs.begin(), pairs.end(), [&](int p) { return has_8_bits(type_of(p)); });
     // Widened so, a HardSigmoid gives other numbers in the simulator of the HTP.
@@ -100,7 +102,8 @@ class Widening {
     }
     if (quantizer != graph::kNone && differs(quantizer)) change_output(quantizer);
     if (!narrows) widen_constants(n);
-    if (centres_) centre_tanhs(n);
+    if (htp_) centre_tanhs(n);
+    if (htp_) centre_normalized(n);
   }
 
   void widen_constants(std::size_t n) {
@@ -169,6 +172,52 @@ class Widening {
       const int maker = quantizer == graph::kNone ? graph::kNone : index_.producer(at(quantizer).inputs()[0]);
       if (maker != graph::kNone && at(maker).is("Tanh")) centre(n, i, pair);
     }
+  }
+
+  // Of 16 rows that a LayerNormalization makes in uint16 the HTP makes a wrong product, with constant weights.
+  void centre_normalized(std::size_t n) {
+    constexpr std::int64_t kRows = 16;
+    if (!graph::is_matrix_product(at(static_cast<int>(n)))) return;
+    const int pair = activation(at(static_cast<int>(n)).inputs()[0]);
+    if (pair == graph::kNone || type_of(pair) != DataType::uint16) return;
+    int from = pair, maker = graph::kNone;
+    while (from != graph::kNone) {
+      const int quantizer = index_.producer(at(from).inputs()[0]);
+      maker = quantizer == graph::kNone ? graph::kNone : index_.producer(at(quantizer).inputs()[0]);
+      const bool renames = maker != graph::kNone && graph::has_trait(at(maker), graph::Trait::renames);
+      from = renames ? activation(at(maker).inputs()[0]) : graph::kNone;
+    }
+    if (maker == graph::kNone || !at(maker).is("LayerNormalization")) return;
+    const auto dims = graph::static_shape(types_, at(maker).outputs()[0]);
+    if (!dims || dims->empty()) return;
+    const auto rows = std::accumulate(dims->begin(), dims->end() - 1, std::int64_t{1}, std::multiplies<>());
+    if (rows == kRows) multiply_by_one(n, pair);
+  }
+
+  // A Mul by 1 in front of the node, with the pair's grid behind it as well.
+  void multiply_by_one(std::size_t n, int pair) {
+    const auto& given = at(pair);
+    const std::string value = given.outputs()[0];
+    const auto named = [&](const char* end) { return index_.fresh_name(value + end); };
+    const auto one = named("_one"), one_scale = named("_one_scale"), zero = named("_one_zero_point"),
+               factor = named("_factor"), product = named("_product"),
+               integers = named("_product_QuantizeLinear_Output"), made = named("_product_DequantizeLinear_Output");
+    const float scale[] = {1.0F / 65535};
+    const std::int16_t full[] = {-1}, none[] = {0};  // 65535 and 0 without a sign
+    added_.push_back(onnx::make_tensor<float>(one_scale, DataType::float32, {}, scale));
+    added_.push_back({one, DataType::uint16, {}, onnx::TensorData::of<std::int16_t>(full), {}, false});
+    added_.push_back({zero, DataType::uint16, {}, onnx::TensorData::of<std::int16_t>(none), {}, false});
+    const std::vector<onnx::Attribute> no_attributes;
+    auto& place = before_[n];
+    place.emplace_back("DequantizeLinear", factor, std::vector{one, one_scale, zero}, std::vector{factor},
+                       no_attributes, given.domain());
+    place.emplace_back("Mul", product, std::vector{value, factor}, std::vector{product});
+    const auto &grid_scale = given.inputs()[1], &grid_zero = given.inputs()[2];
+    place.emplace_back("QuantizeLinear", integers, std::vector{product, grid_scale, grid_zero}, std::vector{integers},
+                       no_attributes, given.domain());
+    place.emplace_back("DequantizeLinear", made, std::vector{integers, grid_scale, grid_zero}, std::vector{made},
+                       no_attributes, given.domain());
+    model_.graph.nodes[n].set_input(0, made);
   }
 
   void centre(std::size_t n, std::size_t input, int pair) {
@@ -298,7 +347,8 @@ class Widening {
   Emitted& emitted_;
   onnx::Model& model_;
   graph::Index index_;
-  bool centres_;
+  const graph::ValueTypes& types_;
+  bool htp_;
   std::map<std::string, std::string> wide_;          // by value of 8 bits
   std::set<int> replaced_;                           // pairs that some readers have in another form
   std::map<std::string, std::string> centred_;       // by second operand
@@ -308,6 +358,8 @@ class Widening {
 
 }  // namespace
 
-void widen_operators(Emitted& emitted, bool centres) { Widening(emitted, centres).run(); }
+void widen_operators(Emitted& emitted, const graph::ValueTypes& types, bool htp) {
+  Widening(emitted, types, htp).run();
+}
 
 }  // namespace detent::quantization
