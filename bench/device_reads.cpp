@@ -28,7 +28,7 @@ namespace {
 
 using namespace detent;
 using Clock = std::chrono::steady_clock;
-using Records = std::vector<store::RestingRecord>;
+using Records = std::vector<store::RecordOnDisk>;
 
 /// Takes what is read and copies it nowhere.
 class NoDevice : public store::BounceBuffers {
@@ -61,7 +61,7 @@ constexpr int kRounds = 5;
 
 /// The blocks of a record into the host's memory, and nothing done with them.
 void read_bare(store::IoQueue& queue, store::DiskAccess access, const store::AlignedBuffer& memory,
-               const store::RestingRecord& record) {
+               const store::RecordOnDisk& record) {
   constexpr std::size_t kPiece = store::BounceBuffers::kPiece;
   const UniqueFd file(::open(record.file.c_str(), O_RDONLY | O_CLOEXEC | store::open_flags(access)));
   std::vector<store::IoRequest> requests(store::IoQueue::kDepth);
@@ -89,7 +89,7 @@ void read_bare(store::IoQueue& queue, store::DiskAccess access, const store::Ali
 /// A way to read, and its gigabytes a second in each round.
 struct Way {
   std::string name;
-  std::function<void(const store::RestingRecord&)> read;
+  std::function<void(const store::RecordOnDisk&)> read;
   std::vector<double> rates{};
 
   double median() const {

@@ -101,7 +101,7 @@ void errors(benchmark::State& state) {
   sums.add({1, kChannels, 14, 14}, normal(kChannels * 196, 1), normal(kChannels * 196, 2));
   const GramForm form = sums.take();
   const Solution solution = nearest(w, {});
-  for (auto _ : state) benchmark::DoNotOptimize(mean_squared_error(w, form, solution));
+  for (auto _ : state) benchmark::DoNotOptimize(mean_squared_output_error(w, form, solution));
 }
 BENCHMARK(errors)->Unit(benchmark::kMillisecond);
 

@@ -21,24 +21,24 @@ bool is_inside(const fs::path& path, const fs::path& directory) {
   return rest == directory.end();
 }
 
-bool climbs(const fs::path& name) {
+bool has_dot_dot(const fs::path& name) {
   return std::any_of(name.begin(), name.end(), [](const fs::path& part) { return part == ".."; });
 }
 
 // A disk that fails is no fault of the file.
-void require_answer(const std::error_code& failed, const fs::path& path, const std::string& role) {
-  if (failed && is_of_machine(failed.value()))
+void throw_machine_fault(const std::error_code& failed, const fs::path& path, const std::string& role) {
+  if (failed && is_machine_fault(failed.value()))
     throw failed_call(failed.value(), fmt::format("cannot look at {} '{}'", role, printable(path.string())),
                       ErrorKind::bad_input);
 }
 
 void check_opened(const MappedFile& file, const fs::path& judged, const std::string& role) {
-  paths::require_own_files();
+  paths::require_proc_fd();
   std::error_code failed;
   const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
   struct stat info {};
   if (!failed && ::fstat(file.descriptor(), &info) != 0) failed.assign(errno, std::generic_category());
-  require_answer(failed, judged, role);
+  throw_machine_fault(failed, judged, role);
   if (failed || opened != judged) {
     throw bad_input(fmt::format("{} '{}' was replaced while it was opened", role, printable(judged.string())),
                     "run again when nothing else changes the model's directory");
@@ -62,22 +62,22 @@ Boundary::Boundary(const fs::path& directory, const fs::path& model)
 
 std::shared_ptr<const MappedFile> Boundary::open(const fs::path& name, const std::string& role) const {
   const auto told = printable(name.string());
-  if (name.empty() || name.is_absolute() || climbs(name) || name.native().find('\0') != std::string::npos)
+  if (name.empty() || name.is_absolute() || has_dot_dot(name) || name.native().find('\0') != std::string::npos)
     throw bad_input(fmt::format("{} '{}' is not a path inside the model's directory", role, told),
                     "keep the file beside the model");
   std::error_code status;
   const fs::path resolved = fs::canonical(directory_ / name, status);
-  require_answer(status, directory_ / name, role);
+  throw_machine_fault(status, directory_ / name, role);
   if (status)
     throw bad_input(
         fmt::format("{} '{}' cannot be opened: {}", role, printable((directory_ / name).string()), status.message()),
         "keep the file beside the model");
-  require_answer(unknown_, directory_, role);
+  throw_machine_fault(unknown_, directory_, role);
   if (unknown_ || (!is_inside(resolved, home_) && !is_inside(resolved, model_home_)))
     throw bad_input(fmt::format("{} '{}' leads outside the model's directory", role, told),
                     "keep the file itself beside the model, or remove the link");
   const auto kind = fs::status(resolved, status).type();
-  require_answer(status, resolved, role);
+  throw_machine_fault(status, resolved, role);
   if (kind != fs::file_type::regular)
     throw bad_input(fmt::format("{} '{}' is {}", role, printable(resolved.string()),
                                 kind == fs::file_type::directory ? "a directory" : "not a regular file"));

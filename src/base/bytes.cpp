@@ -67,7 +67,7 @@ std::pair<std::string, std::string> format_sizes(std::uint64_t a, std::uint64_t 
 
 std::string format_count(std::uint64_t count) { return scaled<5>(count, 1000, {"", "k", "M", "G", "T"}); }
 
-std::string counted(std::uint64_t count, std::string_view noun) {
+std::string count_with_noun(std::uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 

@@ -23,7 +23,7 @@ std::pair<std::string, std::string> format_sizes(std::uint64_t a, std::uint64_t 
 std::string format_count(std::uint64_t count);
 
 /// "1 node", "2 nodes".
-std::string counted(std::uint64_t count, std::string_view noun);
+std::string count_with_noun(std::uint64_t count, std::string_view noun);
 
 inline std::span<const std::byte> as_byte_span(std::string_view text) noexcept {
   return std::as_bytes(std::span(text.data(), text.size()));

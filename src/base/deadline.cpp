@@ -30,6 +30,6 @@ void Deadline::wait(const std::stop_token& ended, std::chrono::duration<double> 
   if (!ended.stop_requested() && end != nullptr) end(error_);
 }
 
-void end_what_is_overdue(void (*end)(const Error& error)) noexcept { end_overdue = end; }
+void set_overdue_handler(void (*end)(const Error& error)) noexcept { end_overdue = end; }
 
 }  // namespace detent

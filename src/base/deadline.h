@@ -40,6 +40,6 @@ class Deadline {
 
 /// For a program that would rather end than wait for what is overdue: `end` is called with the deadline's error, in a
 /// thread of its own. Without, what is overdue goes on.
-void end_what_is_overdue(void (*end)(const Error& error)) noexcept;
+void set_overdue_handler(void (*end)(const Error& error)) noexcept;
 
 }  // namespace detent

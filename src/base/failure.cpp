@@ -43,7 +43,7 @@ Error failed_call(int code, const std::string& what, ErrorKind otherwise, const 
   return {otherwise, text, hint};
 }
 
-bool is_of_machine(int code) noexcept { return hint_for(code) != nullptr; }
+bool is_machine_fault(int code) noexcept { return hint_for(code) != nullptr; }
 
 Error as_error(const std::exception_ptr& thrown) {
   try {

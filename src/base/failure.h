@@ -14,7 +14,7 @@ namespace detent {
 Error failed_call(int code, const std::string& what, ErrorKind otherwise, const std::string& hint = {});
 
 /// Whether the machine is at fault for this errno, and not what was asked for.
-bool is_of_machine(int code) noexcept;
+bool is_machine_fault(int code) noexcept;
 
 /// Any exception as an Error: those of the standard library that stand for a failed call of the system or for memory
 /// that is used up as what they are, all others as internal.

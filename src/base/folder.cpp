@@ -60,7 +60,7 @@ void AtomicFolder::take_over() {
   lock_ = UniqueFd(::open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
   const bool known = lock_.valid() && ::fstat(lock_.get(), &info) == 0;
-  if (!known && is_of_machine(errno))
+  if (!known && is_machine_fault(errno))
     throw failed_call(errno, fmt::format("cannot open '{}'", staging_.string()), ErrorKind::usage);
   if (!known || info.st_uid != ::geteuid())
     throw usage_error(fmt::format("'{}' is in the way", staging_.string()), "remove it, or choose another --output");

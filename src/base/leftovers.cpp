@@ -37,7 +37,7 @@ All& all() {
 constexpr char kMade = '+', kReleased = '-';  // each before a path, which a zero ends
 
 // In one call, so that an entry is whole whenever the process ends.
-void note(char what, const fs::path& path) noexcept {
+void write_to_journal(char what, const fs::path& path) noexcept {
   if (all().journal < 0) return;
   char mark[] = {what};
   iovec parts[] = {{mark, 1}, {const_cast<char*>(path.c_str()), path.native().size() + 1}};
@@ -59,7 +59,7 @@ std::string read_all(int file) {
 Leftover::Leftover(const fs::path& path) {
   const std::lock_guard lock(all().mutex);
   entry_ = &all().entries.emplace_back(Entry{path, ::getpid()});
-  note(kMade, path);
+  write_to_journal(kMade, path);
 }
 
 Leftover::Leftover(Leftover&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
@@ -75,7 +75,7 @@ Leftover& Leftover::operator=(Leftover&& other) noexcept {
 void Leftover::release() noexcept {
   if (entry_ == nullptr) return;
   const std::lock_guard lock(all().mutex);
-  note(kReleased, static_cast<const Entry*>(entry_)->path);
+  write_to_journal(kReleased, static_cast<const Entry*>(entry_)->path);
   all().entries.remove_if([this](const Entry& entry) { return &entry == entry_; });
   entry_ = nullptr;
 }

@@ -23,7 +23,7 @@ void check(const std::error_code& failed, const char* what, const fs::path& path
 fs::file_type kind_of(const fs::path& path) {
   std::error_code failed;
   const auto kind = fs::status(path, failed).type();
-  if (failed && is_of_machine(failed.value())) check(failed, "look at", path);
+  if (failed && is_machine_fault(failed.value())) check(failed, "look at", path);
   return kind;
 }
 
@@ -75,7 +75,7 @@ fs::path target_of(const fs::path& link) {
   return found;
 }
 
-void require_own_files() {
+void require_proc_fd() {
   if (!is_folder("/proc/self/fd"))
     throw device_error("there is no /proc/self/fd, by which the runtime reads files", "mount /proc");
 }

@@ -28,7 +28,7 @@ std::filesystem::path resolved(const std::filesystem::path& path);
 std::filesystem::path target_of(const std::filesystem::path& link);
 
 /// Throws device where /proc/self/fd is not there: files are handed to the runtime, and judged, by their descriptors.
-void require_own_files();
+void require_proc_fd();
 
 /// Makes the folder and those above it, as far as they are missing.
 void make_folder(const std::filesystem::path& folder);

@@ -13,7 +13,7 @@ bool is_control(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || is_direction || c == 0x2028 || c == 0x2029;
 }
 
-std::string without_controls(std::string_view text, std::size_t limit, bool lines) {
+std::string escape_controls(std::string_view text, std::size_t limit, bool lines) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint point = first_code_point(text.substr(at));
@@ -31,7 +31,7 @@ std::string without_controls(std::string_view text, std::size_t limit, bool line
 
 }  // namespace
 
-std::string printable(std::string_view text, std::size_t limit) { return without_controls(text, limit, false); }
-std::string printable_lines(std::string_view text) { return without_controls(text, std::string_view::npos, true); }
+std::string printable(std::string_view text, std::size_t limit) { return escape_controls(text, limit, false); }
+std::string printable_lines(std::string_view text) { return escape_controls(text, std::string_view::npos, true); }
 
 }  // namespace detent

@@ -31,7 +31,7 @@ inline std::array<std::uint32_t, 4> random_at(std::uint64_t seed, std::uint64_t 
 }
 
 /// A number in [0, bound) from 32 random bits; the bias is below bound / 2^32.
-inline std::size_t below(std::size_t bound, std::uint32_t bits) noexcept {
+inline std::size_t scale_to_bound(std::size_t bound, std::uint32_t bits) noexcept {
   return static_cast<std::size_t>((static_cast<std::uint64_t>(bits) * bound) >> 32);
 }
 

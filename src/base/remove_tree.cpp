@@ -30,7 +30,7 @@ struct Reserve {
     }
     return true;
   }
-  bool give_one() noexcept {
+  bool close_one() noexcept {
     for (int& fd : descriptors) {
       if (fd < 0) continue;
       ::close(fd);
@@ -49,7 +49,7 @@ Reserve& reserve() {
 int open_folder(int at, const char* path) noexcept {
   for (;;) {
     const int fd = ::openat(at, path, kOpenFolder);
-    if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || !reserve().give_one()) return fd;
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || !reserve().close_one()) return fd;
   }
 }
 

@@ -27,7 +27,7 @@ double sawtooth(double u) {
 
 // Integral of |t|^p from 0 to u, odd in u.
 template <Power power>
-double tail(double u) {
+double clipping_error_integral(double u) {
   if constexpr (power == Power::one) return u * std::abs(u) * 0.5;
   return u * u * u / 3;
 }
@@ -45,7 +45,7 @@ double at_point(double x, const Grid& grid) {
 
 // Sum over an interval, in the same units; the part beyond the grid is clipped.
 template <Power power>
-double over(const Interval& i, const Grid& grid) {
+double error_over_interval(const Interval& i, const Grid& grid) {
   if (i.per_width == 0) return i.count * at_point<power>(0.5 * (i.low + i.high), grid);
   const double from = grid.low / grid.step;
   const double to = grid.high / grid.step;
@@ -53,8 +53,10 @@ double over(const Interval& i, const Grid& grid) {
   const double high = i.high / grid.step;
   double sum = 0;
   if (high > from && low < to) sum += sawtooth<power>(std::min(high, to)) - sawtooth<power>(std::max(low, from));
-  if (high > to) sum += tail<power>(high - to) - tail<power>(std::max(low - to, 0.0));
-  if (low < from) sum += tail<power>(from - low) - tail<power>(std::max(from - high, 0.0));
+  if (high > to)
+    sum += clipping_error_integral<power>(high - to) - clipping_error_integral<power>(std::max(low - to, 0.0));
+  if (low < from)
+    sum += clipping_error_integral<power>(from - low) - clipping_error_integral<power>(std::max(from - high, 0.0));
   return i.per_width * grid.step * sum;
 }
 
@@ -92,13 +94,13 @@ double mean(const Density& density, const Grid& grid) {
   const auto first = std::partition_point(all.begin(), all.end(), [&](const auto& i) { return i.low < grid.low; });
   const auto last = std::partition_point(first, all.end(), [&](const auto& i) { return i.high <= grid.high; });
   double sum = 0;
-  for (auto i = all.begin(); i != first; ++i) sum += over<power>(*i, grid);
-  for (auto i = last; i != all.end(); ++i) sum += over<power>(*i, grid);
+  for (auto i = all.begin(); i != first; ++i) sum += error_over_interval<power>(*i, grid);
+  for (auto i = last; i != all.end(); ++i) sum += error_over_interval<power>(*i, grid);
   const auto count = static_cast<std::size_t>(last - first);
   const Interval* inside = all.data() + (first - all.begin());
   sum += power == Power::one ? sum_within_one(inside, count, grid.step) : sum_within_two(inside, count, grid.step);
   for (auto i = first; i != last; ++i) {
-    if (i->per_width == 0) sum += over<power>(*i, grid);  // a point: the sum above passed over it
+    if (i->per_width == 0) sum += error_over_interval<power>(*i, grid);  // a point: the sum above passed over it
   }
   const double unit = power == Power::one ? grid.step : grid.step * grid.step;
   return density.total > 0 ? unit * sum / density.total : 0;

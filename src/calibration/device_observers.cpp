@@ -79,7 +79,7 @@ void DeviceObservers::read_cells() {
     if (options_.votes) {
       run.histogram = std::exchange(early_, {});
       read_table(tap, run.histogram);
-      vote(run);
+      count_best_scales(run);
     }
     summaries_[tap].merge(run);
   }

@@ -73,7 +73,7 @@ void Observers::receive(std::size_t tap, const data::TensorView& tensor, const d
   // Votes need the histogram of this run alone.
   Histogram& histogram = options_.votes ? run.histogram : summary.histogram;
   for (auto& part : parts) part.scratch.drain(histogram);
-  if (options_.votes) vote(run);
+  if (options_.votes) count_best_scales(run);
   summary.merge(run);
 }
 

@@ -56,7 +56,7 @@ bool Response::is_finite() const {
   return std::all_of(values_.begin(), values_.end(), [](float v) { return std::isfinite(v); });
 }
 
-SeenDensity::SeenDensity(const Density& density, const Response& response) : response_(response), sums_(1) {
+ResponseDensity::ResponseDensity(const Density& density, const Response& response) : response_(response), sums_(1) {
   for (const auto& interval : density.intervals) {
     const double middle = 0.5 * (interval.low + interval.high);
     const double seen = response(middle);
@@ -69,32 +69,32 @@ SeenDensity::SeenDensity(const Density& density, const Response& response) : res
   }
 }
 
-double SeenDensity::mean_error(const Grid& grid) const {
+double ResponseDensity::mean_error(const Grid& grid) const {
   const std::size_t from = upto(grid.low), to = upto(grid.high);
   const double inside = rounding_error({weighted_.data() + from, to - from}, grid.step);
-  return sums_.back().n > 0 ? (inside + beyond(grid)) / sums_.back().n : 0;
+  return sums_.back().n > 0 ? (inside + clipping_error(grid)) / sums_.back().n : 0;
 }
 
-double SeenDensity::estimate(const Grid& grid) const {
+double ResponseDensity::estimate(const Grid& grid) const {
   const Moments inside = sums_[upto(grid.high)] - sums_[upto(grid.low)];
   const Moments zero = sums_[upto(0.5 * grid.step)] - sums_[upto(-0.5 * grid.step)];
-  return (inside.weight - zero.weight) * grid.step * grid.step / 12 + zero.near_zero + beyond(grid);
+  return (inside.weight - zero.weight) * grid.step * grid.step / 12 + zero.near_zero + clipping_error(grid);
 }
 
-double SeenDensity::beyond(const Grid& grid) const {
+double ResponseDensity::clipping_error(const Grid& grid) const {
   const auto about = [](const Moments& m, double at) { return std::max(m.ff - 2 * at * m.f + at * at * m.n, 0.0); };
   return about(sums_[upto(grid.low)], response_(grid.low)) +
          about(sums_.back() - sums_[upto(grid.high)], response_(grid.high));
 }
 
 // Intervals whose middle is below x.
-std::size_t SeenDensity::upto(double x) const {
+std::size_t ResponseDensity::upto(double x) const {
   const auto it = std::partition_point(weighted_.begin(), weighted_.end(),
                                        [&](const Interval& i) { return 0.5 * (i.low + i.high) < x; });
   return static_cast<std::size_t>(it - weighted_.begin());
 }
 
-SeenDensity::Moments SeenDensity::Moments::operator-(const Moments& other) const {
+ResponseDensity::Moments ResponseDensity::Moments::operator-(const Moments& other) const {
   return {n - other.n, f - other.f, ff - other.ff, weight - other.weight, near_zero - other.near_zero};
 }
 

@@ -30,9 +30,9 @@ class Response {
 
 /// A density whose errors are judged behind a function f: the mean of (f(x) - f(Q(x)))^2. Within the grid f counts as
 /// linear over an interval, so that is the error of x times the square of the slope.
-class SeenDensity {
+class ResponseDensity {
  public:
-  SeenDensity(const Density& density, const Response& response);
+  ResponseDensity(const Density& density, const Response& response);
 
   double mean_error(const Grid& grid) const;
   /// A cheap stand-in: a uniform error within the grid, and next to 0, where values less than half a step away round to
@@ -47,7 +47,7 @@ class SeenDensity {
     Moments operator-(const Moments& other) const;
   };
   std::size_t upto(double x) const;
-  double beyond(const Grid& grid) const;
+  double clipping_error(const Grid& grid) const;
 
   Response response_;
   std::vector<Interval> weighted_;  // counts times squared slopes

@@ -27,7 +27,7 @@ void check_finite(const Summary& run, const Observed& observed, const std::strin
                   "correct the sample or the model, or leave such values out with --set allow-nonfinite");
 }
 
-void vote(Summary& run) {
+void count_best_scales(Summary& run) {
   if (!run.has_values() || run.all_zero()) return;
   run.votes_8_bit[best_power_of_two(run, 8)] = 1;
   run.votes_16_bit[best_power_of_two(run, 16)] = 1;

@@ -61,6 +61,6 @@ void check_finite(const Summary& run, const Observed& observed, const std::strin
                   const ObserverOptions& options);
 
 /// Adds the run's votes, for which it needs its own histogram.
-void vote(Summary& run);
+void count_best_scales(Summary& run);
 
 }  // namespace detent::calibration

@@ -19,7 +19,7 @@ class Rows {
   Rows(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types)
       : model_(model), index_(index), types_(types) {}
 
-  std::unordered_map<int, Joined> run() {
+  std::unordered_map<int, ChainOutcome> run() {
     for (int n = 0; n < static_cast<int>(model_.graph.nodes.size()); ++n) {
       if (!joined_.contains(n) && is_of_few_rows(at(n))) follow(n);
     }
@@ -80,7 +80,7 @@ class Rows {
 
   // Whether what follows takes the zero point of a product's input along.
   bool loses_zero_point(int product) const {
-    if (read_form(model_, index_, at(product), 0).zero_point == 0 || adds_a_bias(at(product))) return false;
+    if (form_of_input(model_, index_, at(product), 0).zero_point == 0 || adds_a_bias(at(product))) return false;
     int next = reader_of(product);
     while (next != kNone && vanishes(at(next))) next = reader_of(next);
     return next != kNone && graph::is_quantize_linear(at(next));
@@ -105,20 +105,20 @@ class Rows {
     }
     if (products.size() < 2) return;
     const bool wrong = std::any_of(products.begin(), products.end(), [&](int p) { return loses_zero_point(p); });
-    const auto kind = wrong ? Joined::wrong : quantizes(first) ? Joined::floats : Joined::integers;
+    const auto kind = wrong ? ChainOutcome::wrong : quantizes(first) ? ChainOutcome::floats : ChainOutcome::integers;
     for (const int product : products) joined_.emplace(product, kind);
   }
 
   const onnx::Model& model_;
   const graph::Index& index_;
   const graph::ValueTypes& types_;
-  std::unordered_map<int, Joined> joined_;
+  std::unordered_map<int, ChainOutcome> joined_;
 };
 
 }  // namespace
 
-std::unordered_map<int, Joined> joined_products(const onnx::Model& model, const graph::Index& index,
-                                                const graph::ValueTypes& types) {
+std::unordered_map<int, ChainOutcome> outcome_of_chained_products(const onnx::Model& model, const graph::Index& index,
+                                                                  const graph::ValueTypes& types) {
   return Rows(model, index, types).run();
 }
 

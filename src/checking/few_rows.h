@@ -12,10 +12,10 @@ namespace detent::checking {
 /// `floats`: the kernel is named one of floats, since it quantizes the first one's input itself. `wrong`: it reads what
 /// it never wrote, since QuantizeLinear takes a product's zero point along where neither a bias nor an activation but
 /// Relu stands between.
-enum class Joined { integers, floats, wrong };
+enum class ChainOutcome { integers, floats, wrong };
 
 /// What becomes of the products that OpenVINO joins, by their positions.
-std::unordered_map<int, Joined> joined_products(const onnx::Model& model, const graph::Index& index,
-                                                const graph::ValueTypes& types);
+std::unordered_map<int, ChainOutcome> outcome_of_chained_products(const onnx::Model& model, const graph::Index& index,
+                                                                  const graph::ValueTypes& types);
 
 }  // namespace detent::checking

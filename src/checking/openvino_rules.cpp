@@ -109,7 +109,7 @@ bool follows_products(const onnx::Node& node) {
 std::size_t activations_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < node.inputs().size(); ++i)
-    count += node.inputs()[i].empty() || read_form(model, index, node, i).is_constant ? 0U : 1U;
+    count += node.inputs()[i].empty() || form_of_input(model, index, node, i).is_constant ? 0U : 1U;
   return count;
 }
 
@@ -120,7 +120,7 @@ bool is_behind_matrix_product(const onnx::Model& model, const graph::Index& inde
     const int maker = only_read_maker(model, index, before->inputs().empty() ? "" : before->inputs().front(), false);
     if (maker == kNone) return false;
     before = &at(model, maker);
-    if (takes_others(*before)) return !before->is("Conv") && read_form(model, index, *before, 1).is_constant;
+    if (takes_others(*before)) return !before->is("Conv") && form_of_input(model, index, *before, 1).is_constant;
     if (!is_element_wise(*before)) return false;
   }
   return false;
@@ -132,7 +132,7 @@ int product_of(const onnx::Model& model, const graph::Index& index, const onnx::
   for (const auto& value : node.inputs()) {
     const int maker = only_read_maker(model, index, value, node.is("Add"));
     if (maker == kNone || !takes_others(at(model, maker)) || !takes_along(at(model, maker), node, index)) continue;
-    if (has_8_bits(read_form(model, index, at(model, maker), 0))) return maker;
+    if (has_8_bits(form_of_input(model, index, at(model, maker), 0))) return maker;
     if (found == kNone) found = maker;
   }
   return found;
@@ -140,7 +140,7 @@ int product_of(const onnx::Model& model, const graph::Index& index, const onnx::
 
 // Its kernel takes along what follows, unless that begins with a zero point.
 bool reduces_floats(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
-  return node.op_type().starts_with("Reduce") && !has_8_bits(read_form(model, index, node, 0));
+  return node.op_type().starts_with("Reduce") && !has_8_bits(form_of_input(model, index, node, 0));
 }
 
 // The node that makes a value, also behind a pair.
@@ -172,15 +172,15 @@ bool begins_with_product(const onnx::Model& model, const graph::Index& index, co
 int element_wise_before(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                         bool static_shapes) {
   const bool two = activations_of(model, index, node) == 2;
-  const bool sums = node.is("Add") && two && has_8_bits(read_form(model, index, node, 0)) &&
-                    has_8_bits(read_form(model, index, node, 1));
+  const bool sums = node.is("Add") && two && has_8_bits(form_of_input(model, index, node, 0)) &&
+                    has_8_bits(form_of_input(model, index, node, 1));
   for (const auto& value : node.inputs()) {
     int maker = only_read_maker(model, index, value, static_shapes || sums);
     // A compiled kernel may have several results.
     if (maker == kNone && static_shapes && !two) maker = index.producer(value);
     if (maker == kNone) continue;
     if (static_shapes && !two && reduces_floats(model, index, at(model, maker)) &&
-        read_form(model, index, node, 0).zero_point == 0)
+        form_of_input(model, index, node, 0).zero_point == 0)
       return maker;
     if (!is_element_wise(at(model, maker))) continue;
     if (static_shapes && two && at(model, maker).is("Reciprocal") && scales_product(model, index, node)) continue;
@@ -194,7 +194,7 @@ bool is_less_its_mean(const onnx::Node& node, const onnx::Model& model, const gr
   if (!node.is("Sub") || node.inputs().size() < 2) return false;
   const int maker = index.producer(node.inputs()[1]);
   return maker != kNone && at(model, maker).op_type().starts_with("Reduce") &&
-         has_8_bits(read_form(model, index, at(model, maker), 0));
+         has_8_bits(form_of_input(model, index, at(model, maker), 0));
 }
 
 // torch's guard of a Softmax against NaN: compiled with the QuantizeLinear behind it.
@@ -204,50 +204,52 @@ bool guards_softmax(const onnx::Node& node, const onnx::Model& model, const grap
 }
 
 // Rows of a table of floats, such as embeddings.
-bool adds_rows(const onnx::Node& node, const onnx::Model& model, const graph::Index& index) {
+bool adds_gathered_rows(const onnx::Node& node, const onnx::Model& model, const graph::Index& index) {
   const int maker = node.is("Add") && node.inputs().size() > 1 ? index.producer(node.inputs()[1]) : kNone;
   return maker != kNone && at(model, maker).is("Gather");
 }
 
-std::optional<Beyond> product_beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                           const Signature& forms) {
+std::optional<KernelOverride> product_kernel_override(const onnx::Node& node, const onnx::Model& model,
+                                                      const graph::Index& index, const Signature& forms) {
   if (is_strided_point(node, model, index))
-    return Beyond{"float32", "OpenVINO puts a pool before 1x1 convolutions with strides, and then computes in float",
-                  "strides of 1, behind a MaxPool of one value with these strides"};
+    return KernelOverride{"float32",
+                          "OpenVINO puts a pool before 1x1 convolutions with strides, and then computes in float",
+                          "strides of 1, behind a MaxPool of one value with these strides"};
   if (node.is("ConvTranspose") && forms.first.zero_point == 0 && forms.second.text.starts_with("s8=/"))
-    return Beyond{"int8", "ConvTranspose of integers with zero point 0", ""};
+    return KernelOverride{"int8", "ConvTranspose of integers with zero point 0", ""};
   const bool symmetric = forms.second.text == "s8=" || forms.second.text == "u8=";  // either can become int8
   if (node.is("MatMul") && forms.first.zero_point == 0 && symmetric && !forms.second.is_constant)
-    return Beyond{"int8", "MatMul of integers, the first with zero point 0, the second symmetric", ""};
+    return KernelOverride{"int8", "MatMul of integers, the first with zero point 0, the second symmetric", ""};
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                   const Signature& forms, bool static_shapes) {
+std::optional<KernelOverride> kernel_override(const onnx::Node& node, const onnx::Model& model,
+                                              const graph::Index& index, const Signature& forms, bool static_shapes) {
   const bool output = has_8_bits(forms.output);
-  if (node.is("Concat") && output) return Beyond{"int8", "Concat of what becomes integers of 8 bits", ""};
-  if (moves_integers(model, index, node)) return Beyond{"int8", "QuantizeLinear moves in front of it", ""};
+  if (node.is("Concat") && output) return KernelOverride{"int8", "Concat of what becomes integers of 8 bits", ""};
+  if (moves_integers(model, index, node)) return KernelOverride{"int8", "QuantizeLinear moves in front of it", ""};
   const bool compiled = static_shapes && is_element_wise(node);
   if (compiled && is_activation(forms.first.is_constant ? forms.second : forms.first))
-    return Beyond{"int8", "an element-wise operator that reads integers, compiled for its shape", ""};
+    return KernelOverride{"int8", "an element-wise operator that reads integers, compiled for its shape", ""};
   if (static_shapes && begins_with_product(model, index, node))
-    return Beyond{"int8", "its kernel begins with the integers of a product", ""};
+    return KernelOverride{"int8", "its kernel begins with the integers of a product", ""};
   if (static_shapes && output && guards_softmax(node, model, index))
-    return Beyond{"int8", "a choice that is compiled with the QuantizeLinear behind it", ""};
+    return KernelOverride{"int8", "a choice that is compiled with the QuantizeLinear behind it", ""};
   if (!is_activation(forms.first)) return std::nullopt;
-  if (graph::is_product(node)) return product_beyond_table(node, model, index, forms);
+  if (graph::is_product(node)) return product_kernel_override(node, model, index, forms);
   const bool both = is_activation(forms.second);
-  if (node.is("Add") && both) return Beyond{"int8", "Add of integers of 8 bits", ""};
-  if (node.is("Mul") && both && output) return Beyond{"int8", "Mul of integers of 8 bits", ""};
-  if (adds_rows(node, model, index)) return Beyond{"int8", "Add of integers of 8 bits and rows of floats", ""};
-  if (is_less_its_mean(node, model, index)) return Beyond{"int8", "integers of 8 bits less their mean", ""};
-  if (interpolates(node)) return Beyond{"float32", "OpenVINO interpolates in float", "mode nearest"};
+  if (node.is("Add") && both) return KernelOverride{"int8", "Add of integers of 8 bits", ""};
+  if (node.is("Mul") && both && output) return KernelOverride{"int8", "Mul of integers of 8 bits", ""};
+  if (adds_gathered_rows(node, model, index))
+    return KernelOverride{"int8", "Add of integers of 8 bits and rows of floats", ""};
+  if (is_less_its_mean(node, model, index)) return KernelOverride{"int8", "integers of 8 bits less their mean", ""};
+  if (interpolates(node)) return KernelOverride{"float32", "OpenVINO interpolates in float", "mode nearest"};
   return std::nullopt;
 }
 
-int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool static_shapes) {
+int node_fused_into(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool static_shapes) {
   if (moves_values(node) && !node.inputs().empty()) {
     if (moves_integers(model, index, node)) return kNone;
     const int maker = only_read_maker(model, index, node.inputs().front(), false);

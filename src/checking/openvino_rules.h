@@ -8,20 +8,20 @@
 
 namespace detent::checking {
 
-struct Beyond {
+struct KernelOverride {
   std::string_view kernel, rule, suggestion;
 };
 
 /// The kernel of a node that runs otherwise than its row says. Where shapes are static, OpenVINO compiles kernels for
 /// element-wise operators, which read integers.
-std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                                   const Signature& forms, bool static_shapes);
+std::optional<KernelOverride> kernel_override(const onnx::Node& node, const onnx::Model& model,
+                                              const graph::Index& index, const Signature& forms, bool static_shapes);
 
 /// The node before this one whose kernel runs it along, or kNone:
 /// - a product, of an element-wise operator that alone reads its result; of an Add, also its integers;
 /// - an element-wise operator, of another that alone reads its result; behind a pair where shapes are static, or of
 ///   an Add of two activations;
 /// - what only moves values, of what moves them too.
-int runs_along_with(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool static_shapes);
+int node_fused_into(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, bool static_shapes);
 
 }  // namespace detent::checking

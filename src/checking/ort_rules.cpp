@@ -33,25 +33,25 @@ std::size_t times_dequantized(const onnx::Model& model, const graph::Index& inde
 }
 
 // Whether int8 values of a QuantizeLinear stay so.
-bool stays(const onnx::Model& model, const graph::Index& index, const std::string& integers) {
+bool stays_int8(const onnx::Model& model, const graph::Index& index, const std::string& integers) {
   return times_dequantized(model, index, integers) > 1;
 }
 
 // Of an input in 8 bits with a sign: whether it stays so; nothing: it is another, or a constant.
-std::optional<bool> read_stays(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
-                               std::size_t i) {
-  const auto form = read_form(model, index, node, i);
+std::optional<bool> input_stays_int8(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
+                                     std::size_t i) {
+  const auto form = form_of_input(model, index, node, i);
   if (form.is_constant || !form.text.starts_with("s8")) return std::nullopt;
-  return stays(model, index, at(model, index.producer(node.inputs()[i])).inputs().front());
+  return stays_int8(model, index, at(model, index.producer(node.inputs()[i])).inputs().front());
 }
 
-std::optional<bool> made_stays(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+std::optional<bool> output_stays_int8(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
   if (node.outputs().empty()) return std::nullopt;
   for (const int reader : index.consumers(node.outputs().front())) {
     const auto& quantizer = at(model, reader);
-    if (graph::is_quantize_linear(quantizer)) return stays(model, index, quantizer.outputs().front());
+    if (graph::is_quantize_linear(quantizer)) return stays_int8(model, index, quantizer.outputs().front());
     const auto behind =
-        fuses_with_product(model, index, quantizer) ? made_stays(model, index, quantizer) : std::nullopt;
+        fuses_with_product(model, index, quantizer) ? output_stays_int8(model, index, quantizer) : std::nullopt;
     if (behind) return behind;
   }
   return std::nullopt;
@@ -199,16 +199,16 @@ std::string_view bias_in_float(const onnx::Model& model, const graph::Index& ind
 }  // namespace
 
 bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
-  const auto made = made_stays(model, index, node);
+  const auto made = output_stays_int8(model, index, node);
   if (!made) {
     // What makes floats of int8 is a Gemm of int8 alone.
-    if (!graph::is_matrix_product(node) || read_stays(model, index, node, 0) != true) return false;
-    return node.is("MatMul") || read_stays(model, index, node, 1) == false ||
-           read_form(model, index, node, 1).text.starts_with("u8");
+    if (!graph::is_matrix_product(node) || input_stays_int8(model, index, node, 0) != true) return false;
+    return node.is("MatMul") || input_stays_int8(model, index, node, 1) == false ||
+           form_of_input(model, index, node, 1).text.starts_with("u8");
   }
   const bool wants_uint8 = node.is("Conv") || node.is("MatMul");
   for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-    const auto read = read_stays(model, index, node, i);
+    const auto read = input_stays_int8(model, index, node, i);
     if (read && (*read != *made || (*read && wants_uint8))) return true;
   }
   return false;
@@ -217,7 +217,7 @@ bool mixes_signs(const onnx::Model& model, const graph::Index& index, const onnx
 InFloat product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                          const Signature& forms, std::optional<std::size_t> merged_rank) {
   if (!graph::is_product(node)) return {};
-  const bool reads_uint8 = forms.first.text.starts_with("u8") || read_stays(model, index, node, 0) == false;
+  const bool reads_uint8 = forms.first.text.starts_with("u8") || input_stays_int8(model, index, node, 0) == false;
   const bool of_activations = node.is("MatMul") && reads_uint8 &&
                               comes_from_quantizer(model, index, node.inputs()[0]) &&
                               comes_from_quantizer(model, index, node.inputs()[1]);

@@ -8,7 +8,7 @@
 namespace detent::checking {
 
 /// Why a node is left to the CPU although its row says otherwise; empty: it is not.
-std::string_view left_to_cpu(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
-                             const Signature& forms);
+std::string_view left_to_cpu_despite_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
+                                           const Signature& forms);
 
 }  // namespace detent::checking

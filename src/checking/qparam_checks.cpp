@@ -48,7 +48,7 @@ Violation alignment(const onnx::Model& model, const graph::Index& index, const o
                     const config::Target& target) {
   if (!target.aligns(node.op_type()) || !has_quantized_output(forms)) return {};
   for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-    const auto form = read_form(model, index, node, i);
+    const auto form = form_of_input(model, index, node, i);
     if (form.is_constant || form.scales.empty()) continue;
     // What comes from outside has the scale that its own values ask for.
     const auto& pair = model.graph.nodes[static_cast<std::size_t>(index.producer(node.inputs()[i]))];

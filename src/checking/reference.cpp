@@ -106,10 +106,10 @@ class Rewrite {
   Reference run() {
     for (const auto& node : model_.graph.nodes) {
       if (is_pair(node, "DequantizeLinear") && read_integers(node)) continue;
-      if (is_pair(node, "QuantizeLinear") && quantize(node)) continue;
+      if (is_pair(node, "QuantizeLinear") && add_quantize_linear(node)) continue;
       if (add_product(g_, node) || add_pool(g_, node) || add_piecewise(g_, node)) continue;
       if (has_double_kernel(node) && in_double(node)) continue;
-      as_it_is(node);
+      copy_in_float32(node);
     }
     return {g_.finish(), inexact_.empty(), inexact_};
   }
@@ -156,7 +156,7 @@ class Rewrite {
     return true;
   }
 
-  bool quantize(const Node& node) {
+  bool add_quantize_linear(const Node& node) {
     Integers to;
     const auto& out = node.outputs()[0];
     const auto given = node.int_or("output_dtype", static_cast<std::int64_t>(DataType::uint8));
@@ -169,7 +169,8 @@ class Rewrite {
     }
     const std::vector<double> zeros(to.zeros.begin(), to.zeros.end());
     const auto [low, high] = limits_of(to.type);
-    auto y = g_.add("Div", {g_.as_double(node.inputs()[0]), g_.constant_doubles(out + "@scale", dims, to.scales)}, out);
+    auto y =
+        g_.add("Div", {g_.dequantized(node.inputs()[0]), g_.constant_doubles(out + "@scale", dims, to.scales)}, out);
     y = g_.add("Round", {y}, out + "@round");
     const auto zero_dims = zeros.size() > 1 ? dims : std::vector<std::int64_t>{};
     y = g_.add("Add", {y, g_.constant_doubles(out + "@zero", zero_dims, zeros)}, out + "@shift");
@@ -193,7 +194,7 @@ class Rewrite {
     if (!knows_types(node) || std::none_of(node.inputs().begin(), node.inputs().end(), is_float)) return false;
     Node copy = node;
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-      if (is_float(node.inputs()[i])) copy.set_input(i, g_.as_double(node.inputs()[i]));
+      if (is_float(node.inputs()[i])) copy.set_input(i, g_.dequantized(node.inputs()[i]));
     }
     for (std::size_t i = 0; i < node.outputs().size(); ++i) {
       const auto& name = node.outputs()[i];
@@ -208,7 +209,7 @@ class Rewrite {
     return true;
   }
 
-  void as_it_is(const Node& node) {
+  void copy_in_float32(const Node& node) {
     for (const auto& name : node.inputs()) g_.need_float(name);
     for (const auto& name : graph::captured_names(model_, node)) g_.need_float(name);
     const bool computes = node.op_type() != "Cast" && !graph::is_dequantize_linear(node) &&

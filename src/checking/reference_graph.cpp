@@ -63,11 +63,12 @@ const Integers* ReferenceGraph::integers(const std::string& value) const {
   return found == integers_.end() ? nullptr : &found->second;
 }
 
-std::string ReferenceGraph::as_double(const std::string& value) {
+std::string ReferenceGraph::dequantized(const std::string& value) {
   if (const auto found = doubles_.find(value); found != doubles_.end()) return found->second;
   std::string made;
   if (const auto* of = integers(value)) {
-    made = scaled(centred_double(value), of->scales, static_cast<std::size_t>(of->axis), of->rank, value + "@double");
+    made = scaled(double_without_zero_point(value), of->scales, static_cast<std::size_t>(of->axis), of->rank,
+                  value + "@double");
   } else {
     made = cast(value, DataType::float64, value + "@double");
   }
@@ -85,7 +86,7 @@ void ReferenceGraph::need_float(const std::string& value) {
   }
 }
 
-std::string ReferenceGraph::centred(const std::string& value) {
+std::string ReferenceGraph::without_zero_point(const std::string& value) {
   if (const auto found = centred_.find(value); found != centred_.end()) return found->second;
   const Integers& of = integers_.at(value);
   const auto& inputs = of.node->inputs();
@@ -110,9 +111,9 @@ std::string ReferenceGraph::centred(const std::string& value) {
   return made;
 }
 
-std::string ReferenceGraph::centred_double(const std::string& value) {
-  const auto made = centred(value);
-  return integers_.at(value).type == DataType::int32 ? made : as_double(made);
+std::string ReferenceGraph::double_without_zero_point(const std::string& value) {
+  const auto made = without_zero_point(value);
+  return integers_.at(value).type == DataType::int32 ? made : dequantized(made);
 }
 
 std::string ReferenceGraph::scaled(const std::string& value, const std::vector<double>& scales, std::size_t axis,

@@ -50,12 +50,12 @@ class ReferenceGraph {
   const Integers* integers(const std::string& value) const;
 
   /// The value in float64; scaled, where it is integers.
-  std::string as_double(const std::string& value);
+  std::string dequantized(const std::string& value);
   /// Adds what makes the value in float32, under its own name.
   void need_float(const std::string& value);
   /// The integers less their zero points in float32, exactly; of int32, in float64.
-  std::string centred(const std::string& value);
-  std::string centred_double(const std::string& value);
+  std::string without_zero_point(const std::string& value);
+  std::string double_without_zero_point(const std::string& value);
   /// The product of a value in float64 and numbers along an axis (or one number).
   std::string scaled(const std::string& value, const std::vector<double>& scales, std::size_t axis, std::size_t rank,
                      const std::string& wanted);

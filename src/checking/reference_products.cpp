@@ -27,7 +27,7 @@ struct Parts {
 };
 
 // Integers in float32, cut into parts: the nearest multiples of the powers, the largest power first.
-std::vector<std::pair<std::string, double>> cut(ReferenceGraph& g, std::string value, const Parts& parts) {
+std::vector<std::pair<std::string, double>> split_into_parts(ReferenceGraph& g, std::string value, const Parts& parts) {
   std::vector<std::pair<std::string, double>> all;
   for (int i = parts.count - 1; i > 0; --i) {
     const double power = std::pow(parts.base, i);
@@ -54,7 +54,8 @@ std::string convolved(ReferenceGraph& g, const Node& node, double terms) {
     }
   }
   const auto& out = node.outputs()[0];
-  const auto x_parts = cut(g, g.centred(x), xs), w_parts = cut(g, g.centred(w), ws);
+  const auto x_parts = split_into_parts(g, g.without_zero_point(x), xs),
+             w_parts = split_into_parts(g, g.without_zero_point(w), ws);
   std::string sum;
   for (const auto& [x_part, x_power] : x_parts) {
     for (const auto& [w_part, w_power] : w_parts) {
@@ -117,14 +118,14 @@ std::string finished(ReferenceGraph& g, const Node& node, std::string sum, const
   const auto* of_bias = has_bias ? g.integers(node.inputs()[2]) : nullptr;
   const bool first = of_bias != nullptr && alpha == 1 && beta == 1 && is_in_steps(*of_bias, scales);
   if (first) {
-    const auto bias = shaped(g, node, g.centred_double(node.inputs()[2]), rank);
+    const auto bias = shaped(g, node, g.double_without_zero_point(node.inputs()[2]), rank);
     sum = g.add("Add", {sum, bias}, out + "@biased");
   }
   auto with_alpha = scales;
   for (double& scale : with_alpha) scale *= alpha;
   sum = g.scaled(sum, with_alpha, axis, rank, out + "@scaled");
   if (!has_bias || first) return sum;
-  auto bias = shaped(g, node, g.as_double(node.inputs()[2]), rank);
+  auto bias = shaped(g, node, g.dequantized(node.inputs()[2]), rank);
   if (beta != 1) bias = g.scaled(bias, {beta}, 0, 0, out + "@bias");
   return g.add("Add", {sum, bias}, out + "@biased");
 }
@@ -154,7 +155,8 @@ bool add_product(ReferenceGraph& g, const Node& node) {
     for (const auto* name : {"transA", "transB"}) {
       if (const auto* attribute = node.attribute(name)) attributes.push_back(*attribute);
     }
-    sum = g.add(node.op_type(), {g.centred_double(x), g.centred_double(w)}, out + "@sum", std::move(attributes));
+    sum = g.add(node.op_type(), {g.double_without_zero_point(x), g.double_without_zero_point(w)}, out + "@sum",
+                std::move(attributes));
   }
   const auto at = *axis < 0 ? 0 : static_cast<std::size_t>(*axis);
   g.define_double(out, finished(g, node, std::move(sum), scales, at, rank.value_or(0)));
@@ -165,7 +167,7 @@ bool add_piecewise(ReferenceGraph& g, const Node& node) {
   const bool is_gate = node.is("HardSigmoid") || node.is("HardSwish");
   if ((!is_gate && !node.is("LeakyRelu")) || !g.is_float(node.inputs()[0])) return false;
   const auto& out = node.outputs()[0];
-  const auto x = g.as_double(node.inputs()[0]);
+  const auto x = g.dequantized(node.inputs()[0]);
   const auto number = [&](double value) { return g.constant_doubles(out + "@number", {}, {value}); };
   if (!is_gate) {
     const auto below = g.add("Min", {x, number(0)}, out + "@below");
@@ -189,7 +191,7 @@ bool add_pool(ReferenceGraph& g, const Node& node) {
   const auto &x = node.inputs()[0], &out = node.outputs()[0];
   const auto* of_x = g.integers(x);
   if (of_x == nullptr || !of_x->is_one_scale() || of_x->type == DataType::int32) return false;
-  auto mean = g.add(node.op_type(), {g.centred(x)}, out + "@mean", node.attributes());
+  auto mean = g.add(node.op_type(), {g.without_zero_point(x)}, out + "@mean", node.attributes());
   mean = g.cast(mean, DataType::float64, out + "@mean");
   g.define_double(out, g.scaled(mean, of_x->scales, 0, 0, out + "@scaled"));
   return true;

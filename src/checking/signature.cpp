@@ -60,7 +60,7 @@ Form form_by(const onnx::Model& model, const graph::Index& index, const onnx::No
   return form;
 }
 
-Form made_form(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+Form form_of_output(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const auto readers = index.consumers(value);
   if (index.is_output(value) || readers.empty()) return {};
   for (const int reader : readers) {
@@ -84,7 +84,7 @@ const onnx::Node* maker_for(const onnx::Model& model, const graph::Index& index,
 
 }  // namespace
 
-Form read_form(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t i) {
+Form form_of_input(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t i) {
   if (i >= node.inputs().size() || node.inputs()[i].empty()) return {"-"};
   const int maker = index.producer(node.inputs()[i]);
   if (maker != kNone && at(model, maker).domain() == onnx::kQuarkDomain) {
@@ -106,18 +106,18 @@ bool fuses_with_maker(const onnx::Model& model, const graph::Index& index, const
                       const config::Target& target) {
   if (!graph::has_trait(node, graph::Trait::clips) && !target.has_activation(node.op_type())) return false;
   const auto* maker = maker_for(model, index, node);
-  return maker != nullptr && (graph::is_product(*maker) || target.activates(maker->op_type()));
+  return maker != nullptr && (graph::is_product(*maker) || target.runs_activation_along(maker->op_type()));
 }
 
 Signature signature_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                        const config::Target& target) {
   const std::size_t from = is(node, "Where") ? 1 : 0;
-  Signature forms{read_form(model, index, node, from), read_form(model, index, node, from + 1), {}};
+  Signature forms{form_of_input(model, index, node, from), form_of_input(model, index, node, from + 1), {}};
   if (node.outputs().empty()) return forms;
-  forms.output = made_form(model, index, node.outputs().front());
+  forms.output = form_of_output(model, index, node.outputs().front());
   const int reader = only_reader(index, node.outputs().front());
   if (forms.output.text == "f32" && reader != kNone && fuses_with_maker(model, index, at(model, reader), target))
-    forms.output = made_form(model, index, at(model, reader).outputs().front());
+    forms.output = form_of_output(model, index, at(model, reader).outputs().front());
   return forms;
 }
 

@@ -38,6 +38,6 @@ bool fuses_with_maker(const onnx::Model& model, const graph::Index& index, const
                       const config::Target& target);
 
 /// The form of the value that a node reads as its input `i`.
-Form read_form(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t i);
+Form form_of_input(const onnx::Model& model, const graph::Index& index, const onnx::Node& node, std::size_t i);
 
 }  // namespace detent::checking

@@ -13,7 +13,7 @@
 namespace detent::cli {
 namespace {
 
-Error wrong(const std::string& path, const std::string& what) {
+Error config_file_error(const std::string& path, const std::string& what) {
   return {ErrorKind::usage, fmt::format("--config: '{}': {}", path, what),
           "write options as on the command line, without dashes: 'method: mse', 'exclude-nodes: [a, b]'"};
 }
@@ -29,11 +29,11 @@ YAML::Node load(const std::string& path) {
   try {
     root = YAML::Load(read_small_file(path, "the configuration"));
   } catch (const Error& e) {
-    throw wrong(path, fmt::format("cannot be read ({})", e.what()));
+    throw config_file_error(path, fmt::format("cannot be read ({})", e.what()));
   } catch (const YAML::Exception& e) {
-    throw wrong(path, fmt::format("line {}: {}", e.mark.line + 1, e.msg));
+    throw config_file_error(path, fmt::format("line {}: {}", e.mark.line + 1, e.msg));
   }
-  if (!root.IsMap()) throw wrong(path, "is not a map of options");
+  if (!root.IsMap()) throw config_file_error(path, "is not a map of options");
   return root;
 }
 
@@ -46,13 +46,13 @@ const config::Option* find(const std::string& key, config::Command command) {
 }
 
 // A list is taken entry by entry, so that each may have commas in it.
-Given given_by_node(const std::string& path, const config::Option& option, const std::string& name,
-                    const YAML::Node& value) {
+GivenOption given_by_node(const std::string& path, const config::Option& option, const std::string& name,
+                          const YAML::Node& value) {
   if (value.IsScalar()) return given_by_text(option, name, value.Scalar());
-  if (!value.IsSequence()) throw wrong(path, fmt::format("'{}' is neither a value nor a list", name));
-  Given given{&option, option.spelled(name), {}};
+  if (!value.IsSequence()) throw config_file_error(path, fmt::format("'{}' is neither a value nor a list", name));
+  GivenOption given{&option, option.spelled(name), {}};
   for (const auto& item : value) {
-    if (!item.IsScalar()) throw wrong(path, fmt::format("'{}' contains more than plain values", name));
+    if (!item.IsScalar()) throw config_file_error(path, fmt::format("'{}' contains more than plain values", name));
     given.texts.push_back(item.Scalar());
   }
   return given;
@@ -67,16 +67,16 @@ std::string key_of(const config::Option& option) {
   return name;
 }
 
-std::vector<Given> read_config_file(const std::string& path, config::Command command) {
-  std::vector<Given> all;
+std::vector<GivenOption> read_config_file(const std::string& path, config::Command command) {
+  std::vector<GivenOption> all;
   for (const auto& entry : load(path)) {
-    if (!entry.first.IsScalar()) throw wrong(path, "is not a map of options");
+    if (!entry.first.IsScalar()) throw config_file_error(path, "is not a map of options");
     std::string name = entry.first.Scalar();
     std::replace(name.begin(), name.end(), '_', '-');
     const auto* option = find(name, command);
     if (option == nullptr) throw no_option(path, name, command);
-    if (option->name == "config") throw wrong(path, "names another file");
-    if (option->name == "set") throw wrong(path, "has 'set', where options stand by their names");
+    if (option->name == "config") throw config_file_error(path, "names another file");
+    if (option->name == "set") throw config_file_error(path, "has 'set', where options stand by their names");
     const auto& value = entry.second;
     const bool is_empty =
         value.IsNull() || (value.IsScalar() && value.Scalar().empty()) || (value.IsSequence() && value.size() == 0);

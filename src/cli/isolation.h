@@ -19,7 +19,7 @@ void recognise_isolation();
 
 /// Runs the command line in a process of its own, hands signals on to it, and returns its exit code. Where it ended by
 /// a signal, what it left is removed, and a line tells. Needs a process with one thread, where the signals that end
-/// programs are blocked (Signals::leave()).
+/// programs are blocked (Signals::stop_taking_signals()).
 int run_isolated(const std::vector<std::string>& words);
 
 }  // namespace detent::cli

@@ -80,7 +80,7 @@ int fail_with(const std::exception_ptr& thrown, const Signals& signals) {
     std::rethrow_exception(thrown);
   } catch (const std::bad_alloc&) {
     return detent::cli::fail_without_memory();
-  } catch (const detent::cli::NobodyReads&) {
+  } catch (const detent::cli::StdoutClosed&) {
     std::signal(SIGPIPE, SIG_DFL);
     std::raise(SIGPIPE);  // ends as others do whose reader has gone
     return 1;
@@ -100,7 +100,7 @@ int guarded_run(int argc, char** argv) {
     run(words, signals);
     return 0;
   } catch (const detent::cli::WantsIsolation&) {
-    signals.leave();
+    signals.stop_taking_signals();
     return detent::cli::run_isolated(words);
   } catch (...) {
     return fail_with(std::current_exception(), signals);
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   detent::cli::hold_ending_signals();
   detent::cli::clean_up_at_crash();
   detent::cli::recognise_isolation();
-  detent::end_what_is_overdue(detent::cli::end_process);
+  detent::set_overdue_handler(detent::cli::end_process);
   try {
     return guarded_run(argc, argv);
   } catch (const std::bad_alloc&) {

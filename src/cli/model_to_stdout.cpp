@@ -32,7 +32,7 @@ void write_all(int descriptor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto written = ::write(descriptor, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EPIPE) throw NobodyReads();
+    if (written < 0 && errno == EPIPE) throw StdoutClosed();
     if (written < 0) throw resource_error("cannot write to standard output: " + errno_text(errno));
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }

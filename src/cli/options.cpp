@@ -17,7 +17,7 @@ namespace {
 using config::Member;
 
 // What a value of --set says: "damping=0.1", or "two-sided" of a flag.
-Given given_by_setting(const std::string& text, const std::string& command) {
+GivenOption given_by_setting(const std::string& text, const std::string& command) {
   const auto equals = text.find('=');
   std::string name = text.substr(0, equals);
   std::replace(name.begin(), name.end(), '_', '-');
@@ -41,7 +41,7 @@ bool repeats(const Member& member) {
 }
 
 // Entries of a list that is given in parts are one list.
-void add(Given given, std::vector<Given>& all) {
+void add(GivenOption given, std::vector<GivenOption>& all) {
   const auto before = std::find_if(all.begin(), all.end(), [&](const auto& g) { return g.option == given.option; });
   if (before == all.end() || !repeats(config::any_member(*given.option))) return all.push_back(std::move(given));
   before->texts.insert(before->texts.end(), given.texts.begin(), given.texts.end());
@@ -55,9 +55,9 @@ std::string with_default(std::string text, const std::string& value) {
 
 }  // namespace
 
-Given given_by_text(const config::Option& option, std::string_view name, const std::string& text) {
+GivenOption given_by_text(const config::Option& option, std::string_view name, const std::string& text) {
   const Member member = config::any_member(option);
-  Given given{&option, option.spelled(name), {text}};
+  GivenOption given{&option, option.spelled(name), {text}};
   if (config::is_list(member)) given.texts = config::split_list(text);
   if (config::is_flag(member) && name == option.off) {
     bool value = false;
@@ -67,12 +67,12 @@ Given given_by_text(const config::Option& option, std::string_view name, const s
   return given;
 }
 
-std::string as_word(const Given& given) {
+std::string as_word(const GivenOption& given) {
   const auto& option = *given.option;
   return fmt::format("{}{}={}", option.detail ? "--set=" : "--", option.name, fmt::join(given.texts, ","));
 }
 
-Declared::Declared(CLI::App& app, config::Command command) : app_(app), command_(command) {
+DeclaredOptions::DeclaredOptions(CLI::App& app, config::Command command) : app_(app), command_(command) {
   for (const auto& option : config::options()) {
     if ((option.commands & command) != 0) declare(option);
   }
@@ -81,7 +81,7 @@ Declared::Declared(CLI::App& app, config::Command command) : app_(app), command_
   if (quiet != nullptr && verbose != nullptr) quiet->excludes(verbose);
 }
 
-void Declared::declare(const config::Option& option) {
+void DeclaredOptions::declare(const config::Option& option) {
   const Member member = config::any_member(option);
   // What few people need is in no help, and may be given by --set as well: lines of before keep their meaning.
   const std::string group(option.detail ? "" : option.group);
@@ -124,8 +124,8 @@ void Declared::declare(const config::Option& option) {
   declared_[added] = {&option, std::string(option.name)};
 }
 
-std::vector<Given> Declared::given_on_command_line() const {
-  std::vector<Given> all;
+std::vector<GivenOption> DeclaredOptions::given_on_command_line() const {
+  std::vector<GivenOption> all;
   std::map<const CLI::Option*, std::size_t> taken;  // of the occurrences of each flag
   for (const auto* occurrence : app_.parse_order()) {
     const auto found = declared_.find(occurrence);
@@ -142,7 +142,7 @@ std::vector<Given> Declared::given_on_command_line() const {
       for (const auto& setting : results) add(given_by_setting(setting, app_.get_name()), all);
       continue;
     }
-    Given given{option, option->spelled(name), {}};
+    GivenOption given{option, option->spelled(name), {}};
     for (const auto& text : results) {
       auto part = given_by_text(*option, name, text).texts;
       given.texts.insert(given.texts.end(), part.begin(), part.end());
@@ -152,10 +152,10 @@ std::vector<Given> Declared::given_on_command_line() const {
   return all;
 }
 
-std::vector<Given> Declared::given() const {
+std::vector<GivenOption> DeclaredOptions::given() const {
   auto typed = given_on_command_line();
   std::set<const config::Option*> named;
-  std::vector<Given> all;
+  std::vector<GivenOption> all;
   for (const auto& entry : typed) named.insert(entry.option);
   for (const auto& entry : typed) {
     if (entry.option->name != "config") continue;
@@ -169,7 +169,7 @@ std::vector<Given> Declared::given() const {
   return all;
 }
 
-void Declared::refuse_text(const std::vector<Given>& given) {
+void DeclaredOptions::refuse_text(const std::vector<GivenOption>& given) {
   for (const auto& entry : given) {
     for (const auto& text : entry.texts) {
       if (text.starts_with("hf://"))
@@ -187,7 +187,7 @@ void Declared::refuse_text(const std::vector<Given>& given) {
   }
 }
 
-void Declared::check_required(const std::vector<Given>& given) const {
+void DeclaredOptions::check_required(const std::vector<GivenOption>& given) const {
   const auto has = [&](std::string_view name) {
     return std::any_of(given.begin(), given.end(), [&](const auto& entry) { return entry.option->name == name; });
   };

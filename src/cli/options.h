@@ -18,7 +18,7 @@
 namespace detent::cli {
 
 /// One option as the user gave it.
-struct Given {
+struct GivenOption {
   const config::Option* option = nullptr;
   std::string name;                // as it is spelled: "--per-tensor"
   std::vector<std::string> texts;  // of a flag: "true" or "false", for `option` itself
@@ -26,28 +26,28 @@ struct Given {
 };
 
 /// As it would stand on the command line: "--nodes=a,b", "--set=damping=0.1".
-std::string as_word(const Given& given);
+std::string as_word(const GivenOption& given);
 
 /// The entries of an option with this text. Of `off`, the opposite name, the text is the opposite.
-Given given_by_text(const config::Option& option, std::string_view name, const std::string& text);
+GivenOption given_by_text(const config::Option& option, std::string_view name, const std::string& text);
 
-class Declared {
+class DeclaredOptions {
  public:
   /// Declares all options that this command takes.
-  Declared(CLI::App& app, config::Command command);
+  DeclaredOptions(CLI::App& app, config::Command command);
 
   /// Sets `options` to what the file of --config and the command line say. The command line takes precedence, and of
   /// an option and its opposite the last one given. What neither says comes from the preset. `options.command` gets
   /// what the file says as further words. Throws WantsIsolation. Gives back all that was said.
   template <class Options>
-  std::vector<Given> read(Options& options, config::CommandLine& line) const;
+  std::vector<GivenOption> read(Options& options, config::CommandLine& line) const;
 
  private:
-  std::vector<Given> given_on_command_line() const;
+  std::vector<GivenOption> given_on_command_line() const;
   /// The same, after what only the file says.
-  std::vector<Given> given() const;
-  static void refuse_text(const std::vector<Given>& given);
-  void check_required(const std::vector<Given>& given) const;
+  std::vector<GivenOption> given() const;
+  static void refuse_text(const std::vector<GivenOption>& given);
+  void check_required(const std::vector<GivenOption>& given) const;
   void declare(const config::Option& option);
 
   CLI::App& app_;
@@ -56,7 +56,7 @@ class Declared {
 };
 
 template <class Options>
-std::vector<Given> Declared::read(Options& options, config::CommandLine& line) const {
+std::vector<GivenOption> DeclaredOptions::read(Options& options, config::CommandLine& line) const {
   auto all = given();
   refuse_text(all);
   check_required(all);

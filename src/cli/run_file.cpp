@@ -48,7 +48,7 @@ std::string fingerprint_of(const fs::path& model) {
   return run::fingerprint_of(onnx::read_model(run::model_file(model))).text();
 }
 
-nlohmann::json run_options(const std::vector<Given>& given) {
+nlohmann::json run_options(const std::vector<GivenOption>& given) {
   auto all = nlohmann::json::object();
   for (const auto& entry : given) {
     const auto& option = *entry.option;
@@ -63,7 +63,7 @@ nlohmann::json run_options(const std::vector<Given>& given) {
   return all;
 }
 
-RunFile::RunFile(const fs::path& path, const std::vector<Given>& given) : file_(path) {
+RunFile::RunFile(const fs::path& path, const std::vector<GivenOption>& given) : file_(path) {
   for (const auto& entry : given) {
     if (entry.option->name == "save-config" || !is_path(*entry.option)) continue;
     for (const auto& text : entry.texts) {

@@ -14,13 +14,13 @@ namespace detent::cli {
 
 /// The options that a user gave, by their names: {"model": "/path/m.onnx", "output": …, "format": "q4"}. Paths are
 /// absolute. What only concerns printing is left out.
-nlohmann::json run_options(const std::vector<Given>& given);
+nlohmann::json run_options(const std::vector<GivenOption>& given);
 
 /// Writes it as YAML when commit() is called; without, nothing is written.
 class RunFile {
  public:
   /// Throws usage where `path` cannot be written, or is that of another file that these options name.
-  RunFile(const std::filesystem::path& path, const std::vector<Given>& given);
+  RunFile(const std::filesystem::path& path, const std::vector<GivenOption>& given);
   /// With the fingerprint of the model besides. Throws resource when the disk is full.
   void commit(nlohmann::json options, const std::filesystem::path& model);
 

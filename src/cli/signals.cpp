@@ -109,13 +109,13 @@ Error Signals::reason() const {
   return interrupted();
 }
 
-void Signals::leave() {
+void Signals::stop_taking_signals() {
   if (!waiter_.joinable()) return;
   waiter_.request_stop();
   ::pthread_kill(waiter_.native_handle(), kWake);
   waiter_.join();
 }
 
-Signals::~Signals() { leave(); }
+Signals::~Signals() { stop_taking_signals(); }
 
 }  // namespace detent::cli

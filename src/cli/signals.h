@@ -45,7 +45,7 @@ class Signals {
   Error reason() const;
 
   /// Takes no more signals. They stay blocked.
-  void leave();
+  void stop_taking_signals();
 
  private:
   void wait(const std::stop_token& ended);

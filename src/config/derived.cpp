@@ -47,7 +47,7 @@ bool makes_barriers(const QuantConfig& config) {
   return preset(config).barriers && target(config).is_ort_cpu && !writes_16_bits(config);
 }
 
-bool makes_gates(const QuantConfig& config) {
+bool writes_hard_sigmoids(const QuantConfig& config) {
   return preset(config).fuses_for_runtime && target(config).is_ort_cpu && !writes_16_bits(config);
 }
 

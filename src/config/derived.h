@@ -29,7 +29,7 @@ bool writes_16_bits(const QuantConfig& config);
 bool makes_barriers(const QuantConfig& config);
 
 /// Whether gates may be written as HardSigmoid, which ONNX Runtime's CPU runs fast on integers.
-bool makes_gates(const QuantConfig& config);
+bool writes_hard_sigmoids(const QuantConfig& config);
 
 /// Whether LSTM layers that nobody named are tried on integers: where that is measured, and for ONNX Runtime's CPU
 /// alone.

@@ -214,7 +214,7 @@ bool Target::aligns(std::string_view op_type) const noexcept { return holds(alig
 bool Target::has_channels(std::string_view op_type) const noexcept {
   return per_channel_types.empty() || holds(per_channel_types, op_type);
 }
-bool Target::activates(std::string_view op_type) const noexcept { return holds(activated_types, op_type); }
+bool Target::runs_activation_along(std::string_view op_type) const noexcept { return holds(activated_types, op_type); }
 bool Target::has_activation(std::string_view op_type) const noexcept { return holds(activations, op_type); }
 bool Target::has_own_scale(std::string_view op_type) const noexcept { return holds(own_scale_types, op_type); }
 bool Target::keeps_in_float(std::string_view op_type) const noexcept { return holds(float_types, op_type); }

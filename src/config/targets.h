@@ -80,13 +80,13 @@ struct Target {
   bool explicit_convolutions = false;
   /// Convolutions of one place with strides become a pool and one without (graph::pool_before_strided_points).
   bool pooled_strides = false;
-  /// Products of few rows, one behind the other, do not both have two axes (graph::give_few_rows_an_axis).
+  /// Products of few rows, one behind the other, do not both have two axes (graph::add_axis_for_few_rows).
   bool axis_for_few_rows = false;
   /// Power-of-two scales are the nearest, not the next above.
   bool nearest_power_of_two = false;
 
   bool aligns(std::string_view op_type) const noexcept;
-  bool activates(std::string_view op_type) const noexcept;
+  bool runs_activation_along(std::string_view op_type) const noexcept;
   bool has_activation(std::string_view op_type) const noexcept;
   bool has_own_scale(std::string_view op_type) const noexcept;
   bool has_channels(std::string_view op_type) const noexcept;

@@ -19,7 +19,7 @@
 namespace detent::config {
 namespace {
 
-std::string wish(const Bounds& b) {
+std::string bounds_text(const Bounds& b) {
   const bool bounded = std::isfinite(b.max);
   if (b.above) return bounded ? fmt::format("above {} and at most {}", b.min, b.max) : fmt::format("above {}", b.min);
   return bounded ? fmt::format("between {} and {}", b.min, b.max) : fmt::format("at least {}", b.min);
@@ -29,7 +29,7 @@ void check(const Option& option, double value) {
   const Bounds& b = option.bounds;
   if ((b.above ? value > b.min : value >= b.min) && value <= b.max) return;
   const bool sign = b.min == 0 && !b.above && !std::isfinite(b.max);
-  throw usage_error(fmt::format("{} must {}", option.spelled(), sign ? "not be negative" : "be " + wish(b)));
+  throw usage_error(fmt::format("{} must {}", option.spelled(), sign ? "not be negative" : "be " + bounds_text(b)));
 }
 
 // Numbers against the bounds in their rows.

@@ -45,7 +45,7 @@ double seconds(std::string_view option, std::string_view text) {
   return number<double>(option, text, "a time, as in 8ms");
 }
 
-bool truth(std::string_view option, std::string_view text) {
+bool parse_bool(std::string_view option, std::string_view text) {
   for (const auto* yes : {"true", "yes", "on", "1"}) {
     if (text == yes) return true;
   }
@@ -117,8 +117,8 @@ struct Setter {
   double number_of() const { return form == Form::duration ? seconds(name, text()) : real(name, text()); }
   std::uint64_t size() const { return form == Form::bytes ? parse_size(text()) : count(name, text()); }
 
-  void operator()(bool* to) const { *to = truth(name, text()); }
-  void operator()(std::optional<bool>* to) const { *to = truth(name, text()); }
+  void operator()(bool* to) const { *to = parse_bool(name, text()); }
+  void operator()(std::optional<bool>* to) const { *to = parse_bool(name, text()); }
   void operator()(int* to) const { *to = number<int>(name, text(), "a whole number"); }
   void operator()(std::int64_t* to) const { *to = number<std::int64_t>(name, text(), "a whole number"); }
   void operator()(std::uint64_t* to) const { *to = size(); }

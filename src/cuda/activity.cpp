@@ -51,7 +51,7 @@ void ActivityClock::tell_host(DeviceLane lane, const char* what, std::uint64_t b
   log_->add(device_, lane, what, start, log_->seconds_at(Clock::now()) - start, {bytes, 0});
 }
 
-void ActivityClock::settle() {
+void ActivityClock::report_finished_work() {
   if (log_ == nullptr) return;
   while (!under_way_.empty()) tell_first();
   if (log_->seconds_at(Clock::now()) - base_seconds_ > kBaseSeconds) log_to(log_, *stream_);

@@ -47,7 +47,7 @@ class ActivityClock {
   }
 
   /// Waits for all that was timed and tells of it. For moments at which the host waits for the device anyway.
-  void settle();
+  void report_finished_work();
 
  private:
   struct Timed {

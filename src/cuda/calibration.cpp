@@ -69,7 +69,7 @@ class Tables : public calibration::DeviceTables {
     device_.clock().queued(device_.stream(), DeviceLane::copy, "counts to the host", {pinned.size_bytes(), 0},
                            [&] { device_.stream().download(pinned.data(), from, pinned.size_bytes()); });
     device_.stream().wait();
-    device_.clock().settle();
+    device_.clock().report_finished_work();
     std::copy(pinned.begin(), pinned.end(), to.begin());
   }
 
@@ -91,7 +91,7 @@ class Calibration : public calibration::CalibrationDevice {
     place_.copy = [this](void* to, const void* from, std::size_t bytes) { device_.stream().copy(to, from, bytes); };
     if (request.activity != nullptr) {
       const auto cells = calibration::DeviceObservers::cells_for(request.taps);
-      request.activity->foretell_memory(request.number, counter_bytes(request.taps, cells, request.tables));
+      request.activity->add_memory_estimate(request.number, counter_bytes(request.taps, cells, request.tables));
     }
     if (!request.memory_budget) return;
     const std::uint64_t counters =

@@ -1,4 +1,4 @@
-// What the plugin offers to calibrate/.
+// What the plugin offers to calibration/.
 #pragma once
 
 #include "calibration/open_device.h"

@@ -4,7 +4,7 @@ namespace detent::cuda {
 
 // The library pads both ends of an axis by as much as the beginning. It makes no difference where as many outputs come
 // out: which value meets which follows from the beginning alone.
-bool Convolution::can(const solve::LayerGeometry& g, const std::vector<std::int64_t>& input) {
+bool Convolution::supports(const solve::LayerGeometry& g, const std::vector<std::int64_t>& input) {
   if (g.kind == solve::LayerKind::product) return false;
   const auto output = g.output_shape(input);
   const bool transposed = g.kind == solve::LayerKind::transposed;

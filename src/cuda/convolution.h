@@ -16,7 +16,7 @@ namespace detent::cuda {
 class Convolution {
  public:
   /// Whether `geometry` can be made: begins and ends of axes have to be padded alike, as far as it matters.
-  static bool can(const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape);
+  static bool supports(const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape);
 
   /// `channels`: of the tensor that the inputs lie in, in nchw; the convolution's own may be fewer. Throws device.
   Convolution(Device& device, const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape,

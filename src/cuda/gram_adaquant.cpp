@@ -1,5 +1,5 @@
 // AdaQuant in Gram form: an iteration is one product d A, with the change d of the integers, and one fused kernel. See
-// solve/layers/adaquant.cpp for the arithmetic.
+// solve/solvers/adaquant.cpp for the arithmetic.
 #include "cuda/gram_iterations.h"
 #include "cuda/gram_methods.h"
 #include "cuda/row_kernels.h"

@@ -1,4 +1,4 @@
-// AdaRound in Gram form: an iteration is one product h A and one fused kernel. See solve/layers/adaround.cpp for the
+// AdaRound in Gram form: an iteration is one product h A and one fused kernel. See solve/solvers/adaround.cpp for the
 // arithmetic.
 #include <numeric>
 

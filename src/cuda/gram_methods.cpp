@@ -103,7 +103,7 @@ Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, 
       std::swap(integers, next);
       stream.wait();
     }
-    rows.device().clock().settle();
+    rows.device().clock().report_finished_work();
     download<std::int32_t>(stream, std::span(result).subspan(rows.range().first * k, rows.values()), integers);
     stream.wait();
   });

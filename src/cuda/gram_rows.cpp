@@ -48,7 +48,7 @@ GramRows::GramRows(Device& device, const QuantizedWeights& weights, const Quadra
                           [&] { upload<float>(stream, gram_, matrix, (g - first_group) * size); });
     stream.wait();  // before the next one takes its place
   }
-  if (solve::multiplies_narrow(precision, fan_in_)) {
+  if (solve::multiplies_in_bfloat16(precision, fan_in_)) {
     narrow_gram_ = array<Bfloat16>(gram_.size());
     launch(stream, ToBfloat16{gram_.data(), narrow_gram_.data(), gram_.size()}, blocks_for(gram_.size()));
     fast_.emplace(device, product_of(count(), group_rows_, fan_in_), DevicePrecision::bfloat16);
@@ -91,7 +91,7 @@ void GramRows::repeat(const Graph& graph, std::size_t times, const char* what, s
     times -= count;
     if (times > 0) solve::check_stop(control);
   }
-  device_.clock().settle();
+  device_.clock().report_finished_work();
 }
 
 void GramRows::residual(const std::int32_t* integers, const float* factor, float* to) const {

@@ -153,9 +153,9 @@ void GramSumsOnDevice::fill(const Shape& shape, const float* input, const float*
   for (std::size_t first = 0; first < positions;) {
     const std::size_t count = std::min(capacity_ - used_, positions - first);
     if (by_position_ && drawn != nullptr) {
-      launch(stream, PickKernel{input, inputs_.data() + used_ * rows, rows, count, drawn + first},
+      launch(stream, GatherPositionsKernel{input, inputs_.data() + used_ * rows, rows, count, drawn + first},
              blocks_for(rows * count));
-      launch(stream, PickKernel{target, targets_.data() + used_ * outputs_, outputs_, count, drawn + first},
+      launch(stream, GatherPositionsKernel{target, targets_.data() + used_ * outputs_, outputs_, count, drawn + first},
              blocks_for(outputs_ * count));
     } else if (by_position_) {
       stream.copy(inputs_.data() + used_ * rows, input + first * rows, count * rows * sizeof(float));
@@ -227,7 +227,7 @@ GramForm GramSumsOnDevice::take() {
     download<double>(stream, form.target_norm, target_norm_);
   });
   stream.wait();
-  device_.clock().settle();
+  device_.clock().report_finished_work();
   return form;
 }
 

@@ -14,8 +14,8 @@
   DETENT_KERNEL(AdaRoundStepKernel) DETENT_KERNEL(AdaQuantStepKernel) DETENT_KERNEL(RowUnitsKernel<AdaRoundBlockNumbers>) \
   DETENT_KERNEL(RowUnitsKernel<AdaQuantBlockNumbers>) DETENT_KERNEL(AdvanceKernel) \
   DETENT_KERNEL(DequantizeKernel) DETENT_KERNEL(ResidualKernel) DETENT_KERNEL(RowDotKernel) DETENT_KERNEL(DescentKernel) \
-  DETENT_KERNEL(GatherKernel) DETENT_KERNEL(GatherOutputsKernel) DETENT_KERNEL(PickKernel) DETENT_KERNEL(RowSumsKernel) \
+  DETENT_KERNEL(GatherKernel) DETENT_KERNEL(GatherOutputsKernel) DETENT_KERNEL(GatherPositionsKernel) DETENT_KERNEL(RowSumsKernel) \
   DETENT_KERNEL(ColumnSumsKernel) DETENT_KERNEL(MirrorKernel) \
-  DETENT_KERNEL(FilterKernel) DETENT_KERNEL(UnfilterKernel) DETENT_KERNEL(LossKernel) DETENT_KERNEL(OutputSumsKernel) \
+  DETENT_KERNEL(WeightsToFilterKernel) DETENT_KERNEL(FilterToWeightsKernel) DETENT_KERNEL(LossKernel) DETENT_KERNEL(OutputSumsKernel) \
   DETENT_KERNEL(BiasStepKernel) DETENT_KERNEL(ChannelsLastKernel)
 // clang-format on

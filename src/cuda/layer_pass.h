@@ -33,7 +33,7 @@ class LayerPass {
 /// By matrix products with the positions: of every kind of layer, and the only way for products.
 std::unique_ptr<LayerPass> patch_pass(Device& device, const solve::LayerGeometry& geometry, solve::RowRange rows,
                                       DevicePrecision precision);
-/// By convolutions, for all shapes that Convolution::can() makes.
+/// By convolutions, for all shapes that Convolution::supports() makes.
 std::unique_ptr<LayerPass> convolution_pass(Device& device, const solve::LayerGeometry& geometry, solve::RowRange rows,
                                             DeviceLayout layout, DevicePrecision precision);
 

@@ -18,7 +18,7 @@ struct FilterOrder {
 };
 
 /// filter = scale · (base + soft), in units of the scale of the weight's block and less the zero point (base null: 0).
-struct FilterKernel {
+struct WeightsToFilterKernel {
   const float *base, *soft, *scale;
   float* filter;
   FilterOrder order;
@@ -36,7 +36,7 @@ struct FilterKernel {
 };
 
 /// matrix = filter, in the matrix's order.
-struct UnfilterKernel {
+struct FilterToWeightsKernel {
   const float* filter;
   float* matrix;
   FilterOrder order;

@@ -20,7 +20,7 @@ using solve::Shape;
 }  // namespace
 
 PassRows::PassRows(Device& device, const QuantizedWeights& weights, const LayerGeometry& geometry, RowRange rows,
-                   Way way, DevicePrecision precision)
+                   PassKind way, DevicePrecision precision)
     : device_(device.current()),
       geometry_(geometry),
       rows_(rows),
@@ -33,25 +33,25 @@ PassRows::PassRows(Device& device, const QuantizedWeights& weights, const LayerG
       filter_gradient_(array<float>(values())),
       losses_(array<double>(kLossBlocks)) {
   check_size(count(), fan_in_);
-  if (way == Way::nchw || way == Way::nhwc) {
-    const auto layout = way == Way::nchw ? DeviceLayout::nchw : DeviceLayout::nhwc;
+  if (way == PassKind::nchw || way == PassKind::nhwc) {
+    const auto layout = way == PassKind::nchw ? DeviceLayout::nchw : DeviceLayout::nhwc;
     by_convolutions_ = convolution_pass(device, geometry, rows, layout, precision);
   }
-  upload<float>(device.stream(), scale_, of_rows<float>(weights.scale, weights, rows));
+  upload<float>(device.stream(), scale_, blocks_of_rows<float>(weights.scale, weights, rows));
   clear(device.stream(), losses_);
   device.stream().wait();
 }
 
 LayerPass& PassRows::pass_for(std::span<const LayerSample> samples) {
   const bool all = by_convolutions_ && std::all_of(samples.begin(), samples.end(), [&](const LayerSample& s) {
-                     return Convolution::can(geometry_, *s.shape);
+                     return Convolution::supports(geometry_, *s.shape);
                    });
   return all ? *by_convolutions_ : *by_patches_;
 }
 
 void PassRows::fill_filter(const LayerPass& pass, const float* base, const float* soft) {
   launch(device_.stream(),
-         FilterKernel{base, soft, scale_.data(), filter_.data(), pass.order(), blocks_, count(), fan_in_},
+         WeightsToFilterKernel{base, soft, scale_.data(), filter_.data(), pass.order(), blocks_, count(), fan_in_},
          blocks_for(values()));
   fresh_ = true;
 }
@@ -108,7 +108,8 @@ const float* PassRows::gradient(const LayerPass& pass) {
   if (fresh_) clear(device_.stream(), filter_gradient_);  // samples without outputs
   if (pass.is_matrix()) return filter_gradient_.data();
   if (slope_.size() == 0) slope_ = array<float>(values());
-  launch(device_.stream(), UnfilterKernel{filter_gradient_.data(), slope_.data(), pass.order(), count(), fan_in_},
+  launch(device_.stream(),
+         FilterToWeightsKernel{filter_gradient_.data(), slope_.data(), pass.order(), count(), fan_in_},
          blocks_for(values()));
   return slope_.data();
 }
@@ -118,7 +119,7 @@ double PassRows::take_losses() {
   download<double>(device_.stream(), losses, losses_);
   clear(device_.stream(), losses_);
   device_.stream().wait();
-  device_.clock().settle();
+  device_.clock().report_finished_work();
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 

@@ -13,14 +13,14 @@
 namespace detent::cuda {
 
 /// How a layer's outputs are computed. The numbers are saved in states of interrupted layers.
-enum class Way : std::uint64_t { undecided = 0, patches = 1, nchw = 2, nhwc = 3 };
+enum class PassKind : std::uint64_t { undecided = 0, patches = 1, nchw = 2, nhwc = 3 };
 
 /// One sample of the whole layer: on the host, or at rest on disk.
 struct LayerSample {
   const solve::Shape* shape = nullptr;
   std::span<const float> input = {}, target = {};
   /// Its first two parts are input and target, as float32; null: it is on the host.
-  const store::RestingRecord* resting = nullptr;
+  const store::RecordOnDisk* resting = nullptr;
 };
 
 /// Filters, outputs and losses of the rows. One thread at a time, which makes the device its own.
@@ -28,7 +28,7 @@ class PassRows {
  public:
   /// The geometry must outlive it.
   PassRows(Device& device, const solve::QuantizedWeights& weights, const solve::LayerGeometry& geometry,
-           solve::RowRange rows, Way way, DevicePrecision precision);
+           solve::RowRange rows, PassKind way, DevicePrecision precision);
 
   Device& device() noexcept { return device_; }
   solve::RowRange range() const noexcept { return rows_; }

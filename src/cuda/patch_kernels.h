@@ -9,7 +9,7 @@ struct PatchAxis {
   std::int32_t in, out, kernel, stride, dilation, pad;
 };
 
-/// A layer with one to three axes for one input shape; those that are missing have one of_sample.
+/// A layer with one to three axes for one input shape; those that are missing have one position.
 struct PatchShape {
   PatchAxis axes[3];  // outermost first
   std::int32_t transposed;
@@ -86,7 +86,7 @@ struct GatherOutputsKernel {
 };
 
 /// tile[c · rows + row] = row `row` of position drawn[c], where positions lie together in both.
-struct PickKernel {
+struct GatherPositionsKernel {
   const float* from;
   float* tile;
   std::size_t rows, count;

@@ -24,7 +24,7 @@ class PatchPass final : public LayerPass {
       : device_(device.current()),
         geometry_(geometry),
         rows_(rows),
-        narrow_(solve::passes_narrow(precision, geometry, rows.count())),
+        narrow_(solve::passes_in_bfloat16(precision, geometry, rows.count())),
         precision_(precision == DevicePrecision::bfloat16 && !narrow_ ? DevicePrecision::tf32 : precision),
         product_(geometry.kind == LayerKind::product),
         fan_in_(static_cast<std::size_t>(geometry.fan_in())),

@@ -7,7 +7,7 @@
 namespace detent::cuda {
 namespace {
 
-std::int32_t narrow(std::int64_t value) {
+std::int32_t checked_int32(std::int64_t value) {
   if (value < 0 || value > std::numeric_limits<std::int32_t>::max())
     throw resource_error("a layer's shape is beyond what the GPU's kernels count", "give --device cpu");
   return static_cast<std::int32_t>(value);
@@ -23,19 +23,19 @@ PatchShape patch_shape(const solve::LayerGeometry& g, const std::vector<std::int
   for (PatchAxis& axis : shape.axes) axis = {1, 1, 1, 1, 1, 0};
   std::int64_t positions = 1, values = 1, kernel = 1;
   for (std::size_t a = 0; a < axes; ++a) {
-    shape.axes[3 - axes + a] = {narrow(input[a + 2]),   narrow(output[a + 2]),
-                                narrow(g.kernel[a]),    narrow(g.strides[a]),
-                                narrow(g.dilations[a]), static_cast<std::int32_t>(g.pads_begin[a])};
-    positions = narrow(positions * output[a + 2]);
-    values = narrow(values * input[a + 2]);
-    kernel = narrow(kernel * g.kernel[a]);
+    shape.axes[3 - axes + a] = {checked_int32(input[a + 2]),   checked_int32(output[a + 2]),
+                                checked_int32(g.kernel[a]),    checked_int32(g.strides[a]),
+                                checked_int32(g.dilations[a]), static_cast<std::int32_t>(g.pads_begin[a])};
+    positions = checked_int32(positions * output[a + 2]);
+    values = checked_int32(values * input[a + 2]);
+    kernel = checked_int32(kernel * g.kernel[a]);
   }
   shape.transposed = g.kind == solve::LayerKind::transposed ? 1 : 0;
-  shape.channels = narrow(g.inputs);
-  shape.outputs = narrow(g.outputs);
-  shape.kernel_size = narrow(kernel);
-  shape.sample_positions = narrow(positions);
-  shape.input_values = narrow(values);
+  shape.channels = checked_int32(g.inputs);
+  shape.outputs = checked_int32(g.outputs);
+  shape.kernel_size = checked_int32(kernel);
+  shape.sample_positions = checked_int32(positions);
+  shape.input_values = checked_int32(values);
   return shape;
 }
 

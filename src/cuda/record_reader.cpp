@@ -25,7 +25,7 @@ class StorageReader : public store::DeviceReader {
  public:
   StorageReader(Device& device, const shim::CuFile& library) : device_(device), library_(library) {}
 
-  void read(const store::RestingRecord& record, void* to) override {
+  void read(const store::RecordOnDisk& record, void* to) override {
     use(record.file);
     const std::uint64_t parts = std::clamp<std::uint64_t>(record.size / kPart, 1, kMostParts);
     const std::uint64_t length = store::whole_blocks((record.size + parts - 1) / parts);
@@ -44,7 +44,7 @@ class StorageReader : public store::DeviceReader {
   static constexpr std::uint64_t kPart = std::uint64_t{4} << 20;
   static constexpr std::uint64_t kMostParts = 8;
 
-  void read_part(const store::RestingRecord& record, std::uint64_t begin, std::uint64_t end, void* to) const {
+  void read_part(const store::RecordOnDisk& record, std::uint64_t begin, std::uint64_t end, void* to) const {
     while (begin < end) {
       const auto n = known_->read(static_cast<std::byte*>(to) + begin, end - begin, record.offset + begin);
       if (n <= 0) {
@@ -114,7 +114,7 @@ template <class Buffers>
 class PinnedReader : public store::DeviceReader {
  public:
   PinnedReader(Device& device, store::DiskAccess access) : buffers_(device), reader_(access, buffers_) {}
-  void read(const store::RestingRecord& record, void* to) override { reader_.read(record, to); }
+  void read(const store::RecordOnDisk& record, void* to) override { reader_.read(record, to); }
 
  private:
   Buffers buffers_;
@@ -134,7 +134,7 @@ RecordReader::RecordReader(Device& device, GdsMode mode, const std::filesystem::
 
 RecordReader::~RecordReader() = default;
 
-void RecordReader::read(const store::RestingRecord& record, void* to) {
+void RecordReader::read(const store::RecordOnDisk& record, void* to) {
   if (record.size > 0) reader_->read(record, to);
 }
 

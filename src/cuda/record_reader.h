@@ -21,7 +21,7 @@ class RecordReader : public store::DeviceReader {
                const shim::CuFilePlaces& places = {});
   ~RecordReader() override;
 
-  void read(const store::RestingRecord& record, void* to) override;
+  void read(const store::RecordOnDisk& record, void* to) override;
 
   const store::DeviceRoute& route() const noexcept { return route_; }
   /// One sentence for the notes of a run.

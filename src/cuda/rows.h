@@ -19,7 +19,8 @@ using solve::share_rows;
 
 /// Of an array with an entry for each block of scales, those of some rows.
 template <class T>
-std::span<const T> of_rows(const std::vector<T>& all, const solve::QuantizedWeights& weights, solve::RowRange rows) {
+std::span<const T> blocks_of_rows(const std::vector<T>& all, const solve::QuantizedWeights& weights,
+                                  solve::RowRange rows) {
   return std::span<const T>(all).subspan(rows.first * weights.blocks(), rows.count() * weights.blocks());
 }
 

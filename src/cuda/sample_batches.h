@@ -15,7 +15,7 @@ namespace detent::cuda {
 
 /// One sample of a mini-batch, its input mixed of both branches if that is asked for.
 struct Drawn {
-  std::optional<store::RestingRecord> resting;  // where it is at rest; else `sample` has it
+  std::optional<store::RecordOnDisk> resting;  // where it is at rest; else `sample` has it
   solve::SampleRef sample;
   std::vector<float> mixed;
   std::size_t positions = 0;

@@ -17,8 +17,8 @@
 namespace detent::cuda {
 namespace {
 
-using solve::AnyForm;
 using solve::GramForm;
+using solve::GramFormOrRawInputs;
 using solve::LayerGeometry;
 using solve::LayerSamples;
 using solve::QuantizedWeights;
@@ -51,7 +51,7 @@ class CudaSolver final : public solve::LayerSolver {
     return std::make_unique<GramSumsOnDevice>(device_for_sums(), geometry);
   }
 
-  Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
+  Solution solve(const QuantizedWeights& weights, const GramFormOrRawInputs& form, std::span<const float> bias,
                  const FinetuneConfig& config, const SolveControl& control) override {
     if (const auto* solver = solve::find_solver(config.rounding);
         solver != nullptr && !runs_on_devices(config.rounding)) {
@@ -80,7 +80,7 @@ class CudaSolver final : public solve::LayerSolver {
   }
 
   static void foretell(Device& device, std::uint64_t bytes) {
-    if (device.clock().log() != nullptr) device.clock().log()->foretell_memory(device.number(), bytes);
+    if (device.clock().log() != nullptr) device.clock().log()->add_memory_estimate(device.number(), bytes);
   }
 
   DeviceConfig config_;
@@ -113,7 +113,7 @@ Solution CudaSolver::solve_streamed(const QuantizedWeights& weights, const Layer
                                     std::span<const float> bias, LayerSamples& samples, const FinetuneConfig& config,
                                     const SolveControl& control) {
   streamed_ = true;
-  descended_by_cpu_ = descended_by_cpu_ || (solve::descends(config) && !solve::descends_by_sums(geometry));
+  descended_by_cpu_ = descended_by_cpu_ || (solve::uses_sample_descent(config) && !solve::descends_by_sums(geometry));
   return cuda::solve_streamed(devices_, config_, {weights, geometry, samples, &*readers_}, bias, config, kernels_,
                               control);
 }

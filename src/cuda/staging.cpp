@@ -48,7 +48,7 @@ const float* Staging::put(std::span<const std::span<const float>> pieces) {
   return slot.device.data();
 }
 
-const std::byte* Staging::read(store::DeviceReader& reader, const store::RestingRecord& record) {
+const std::byte* Staging::read(store::DeviceReader& reader, const store::RecordOnDisk& record) {
   Slot& slot = take_turn();
   const std::size_t floats = (record.size + store::kBlock) / sizeof(float);
   if (slot.device.size() < floats) {

@@ -23,7 +23,7 @@ class Staging {
   const float* put(std::span<const std::span<const float>> pieces);
   /// Has a record that rests on disk read there instead, and waits for that; work that is queued goes on meanwhile. The
   /// address begins at a block.
-  const std::byte* read(store::DeviceReader& reader, const store::RestingRecord& record);
+  const std::byte* read(store::DeviceReader& reader, const store::RecordOnDisk& record);
 
  private:
   struct Slot {

@@ -10,7 +10,7 @@ class Storage : public store::DeviceStorage {
   Storage(int number, GdsMode mode, const std::filesystem::path& directory)
       : device_(number, std::nullopt), reader_(device_, mode, directory) {}
 
-  void read(const store::RestingRecord& record, void* to) override { reader_.read(record, to); }
+  void read(const store::RecordOnDisk& record, void* to) override { reader_.read(record, to); }
   void* memory(std::size_t size) override {
     if (size > size_) {
       memory_ = DeviceMemory();

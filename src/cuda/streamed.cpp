@@ -73,29 +73,31 @@ class StreamedOnDevices final : public solve::StreamedIterations {
  private:
   void make_ready(std::size_t iteration) {
     if (!parts_.empty()) return;
-    if (static_cast<Way>(choice_) == Way::undecided) choice_ = static_cast<std::uint64_t>(choose());
+    if (static_cast<PassKind>(choice_) == PassKind::undecided) choice_ = static_cast<std::uint64_t>(choose());
     const auto ranges = shares(layer_, devices_.size());
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       parts_.push_back(std::make_unique<TunedRows>(*devices_[i], layer_.weights, layer_.geometry, ranges[i],
-                                                   static_cast<Way>(choice_), on_.precision, config_, power_, steps_));
+                                                   static_cast<PassKind>(choice_), on_.precision, config_, power_,
+                                                   steps_));
       parts_.back()->put(variables_, iteration);
     }
   }
 
   /// By the first sample, on the first device.
-  Way choose() {
+  PassKind choose() {
     const SampleRef sample = layer_.samples.get(0);
-    if (!Convolution::can(layer_.geometry, sample.input_shape)) return Way::patches;
-    if (on_.layout != DeviceLayout::automatic) return on_.layout == DeviceLayout::nchw ? Way::nchw : Way::nhwc;
+    if (!Convolution::supports(layer_.geometry, sample.input_shape)) return PassKind::patches;
+    if (on_.layout != DeviceLayout::automatic)
+      return on_.layout == DeviceLayout::nchw ? PassKind::nchw : PassKind::nhwc;
     const LayerSample host = host_sample(sample);
     const auto rows = shares(layer_, devices_.size()).front();
-    Way best = Way::patches;  // where the library has neither
+    PassKind best = PassKind::patches;  // where the library has neither
     double least = 0;
-    for (const Way way : {Way::nchw, Way::nhwc}) {
+    for (const PassKind way : {PassKind::nchw, PassKind::nhwc}) {
       try {
         PassRows pass(*devices_[0], layer_.weights, layer_.geometry, rows, way, on_.precision);
         const double time = pass.time(pass.pass_for({&host, 1}), host);
-        if (best == Way::patches || time < least) {
+        if (best == PassKind::patches || time < least) {
           best = way;
           least = time;
         }
@@ -142,7 +144,7 @@ class StreamedOnDevices final : public solve::StreamedIterations {
   RoundingVariables variables_;
   StepNumbers steps_;
   SampleBatches batches_;
-  std::uint64_t choice_ = static_cast<std::uint64_t>(Way::undecided);
+  std::uint64_t choice_ = static_cast<std::uint64_t>(PassKind::undecided);
   std::vector<std::unique_ptr<TunedRows>> parts_;
   bool on_device_ = false;  // where the latest variables are
 };
@@ -167,7 +169,7 @@ Evaluation evaluate(Devices& devices, const StreamedLayer& layer, const Solution
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     Part& p = parts[i];
     const auto rows = ranges[i];
-    p.pass = std::make_unique<PassRows>(*devices[i], layer.weights, layer.geometry, rows, Way::patches,
+    p.pass = std::make_unique<PassRows>(*devices[i], layer.weights, layer.geometry, rows, PassKind::patches,
                                         DevicePrecision::float32);
     const Stream& stream = devices[i]->stream();
     std::vector<float> steps(p.pass->values());
@@ -291,7 +293,7 @@ Solution solve_streamed(Devices& devices, const DeviceConfig& on, const Streamed
   if (solver == nullptr || layer.samples.count() == 0) return solve::nearest(layer.weights, bias);
   solve::check_has_streamed_form(*solver);
   Solution solution = in_mini_batches(devices, on, layer, bias, config, control);
-  if (solve::descends(config)) {
+  if (solve::uses_sample_descent(config)) {
     solution.integers = solve::descends_by_sums(layer.geometry)
                             ? descend_by_sums(devices, layer, solution, config, kernels, control)
                             : solve::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config,

@@ -29,7 +29,7 @@ AdaQuantBlockNumbers adaquant_block_numbers(const QuantizedWeights& weights, std
 }
 
 TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const LayerGeometry& geometry, RowRange rows,
-                     Way way, DevicePrecision precision, const FinetuneConfig& config, double input_power,
+                     PassKind way, DevicePrecision precision, const FinetuneConfig& config, double input_power,
                      const StepNumbers& steps)
     : weights_(weights),
       adaround_(config.rounding == WeightSolver::adaround),
@@ -43,7 +43,7 @@ TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const Laye
   if (adaround_) {
     // The gradient by h is scale times that by the weight.
     std::vector<AdaRoundBlockNumbers> numbers;
-    for (const float scale : of_rows<float>(weights.scale, weights, rows)) {
+    for (const float scale : blocks_of_rows<float>(weights.scale, weights, rows)) {
       numbers.push_back({scale, solve::certainty_weight(scale, input_power), 1.0F});
     }
     adaround_numbers_ = pass_.array<AdaRoundBlockNumbers>(numbers.size());

@@ -26,8 +26,8 @@ class TunedRows {
  public:
   /// The weights must outlive it.
   TunedRows(Device& device, const solve::QuantizedWeights& weights, const solve::LayerGeometry& geometry,
-            solve::RowRange rows, Way way, DevicePrecision precision, const FinetuneConfig& config, double input_power,
-            const StepNumbers& steps);
+            solve::RowRange rows, PassKind way, DevicePrecision precision, const FinetuneConfig& config,
+            double input_power, const StepNumbers& steps);
 
   PassRows& pass() noexcept { return pass_; }
   /// Between the host's variables, of all rows, and those here. Both wait.

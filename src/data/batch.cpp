@@ -147,7 +147,7 @@ std::optional<Sample> Batcher::take_piece() {
   const std::int64_t left = rows_ - next_row_;
   const std::int64_t count = std::min(left, batch_);
   if (count == 0 || (fixed_ && count < batch_)) {
-    if (count > 0) leave(file_->origin, count);
+    if (count > 0) count_unused_rows(file_->origin, count);
     file_.reset();
     return std::nullopt;
   }
@@ -212,7 +212,7 @@ void Batcher::append_rows(std::int64_t count) {
   next_row_ += count;
 }
 
-void Batcher::leave(const std::string& file, std::int64_t rows) {
+void Batcher::count_unused_rows(const std::string& file, std::int64_t rows) {
   if (!unused_) {
     unused_ = Unused{file, rows};
   } else {
@@ -222,7 +222,7 @@ void Batcher::leave(const std::string& file, std::int64_t rows) {
 }
 
 void Batcher::finish() {
-  if (partial_) leave(partial_->last, partial_->rows);
+  if (partial_) count_unused_rows(partial_->last, partial_->rows);
   partial_.reset();
 }
 
@@ -237,11 +237,12 @@ std::vector<std::string> Batcher::notes() const {
   if (!unused_) return lines;
   const std::string_view verb = unused_->rows == 1 ? "does" : "do";
   lines.push_back(fmt::format("{} of '{}' {} not fill the model's batch of {}",
-                              counted(static_cast<std::uint64_t>(unused_->rows), "row"), unused_->file, verb, *fixed_));
+                              count_with_noun(static_cast<std::uint64_t>(unused_->rows), "row"), unused_->file, verb,
+                              *fixed_));
   if (unused_->more_files > 0) {
     lines.push_back(fmt::format("{} of {} more likewise",
-                                counted(static_cast<std::uint64_t>(unused_->more_rows), "row"),
-                                counted(unused_->more_files, "file")));
+                                count_with_noun(static_cast<std::uint64_t>(unused_->more_rows), "row"),
+                                count_with_noun(unused_->more_files, "file")));
   }
   return lines;
 }

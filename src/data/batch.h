@@ -51,7 +51,7 @@ class Batcher {
   std::optional<Sample> take_joined();
   void start_partial();
   void append_rows(std::int64_t count);
-  void leave(const std::string& file, std::int64_t rows);
+  void count_unused_rows(const std::string& file, std::int64_t rows);
 
   std::vector<InputSpec> inputs_;
   std::int64_t batch_size_;            // 0: as stored

@@ -41,9 +41,10 @@ std::string summary(const Listing& listing) {
     parts.push_back(fmt::format("{} {}", count, extension.empty() ? "without extension" : extension));
   }
   std::string text;
-  if (!parts.empty()) text = fmt::format("{} ({})", counted(listing.files.size(), "file"), fmt::join(parts, ", "));
+  if (!parts.empty())
+    text = fmt::format("{} ({})", count_with_noun(listing.files.size(), "file"), fmt::join(parts, ", "));
   if (listing.folders.empty()) return text;
-  return text + (text.empty() ? "" : " and ") + counted(listing.folders.size(), "folder");
+  return text + (text.empty() ? "" : " and ") + count_with_noun(listing.folders.size(), "folder");
 }
 
 std::vector<std::string> with_extension(const std::vector<std::string>& names, std::string_view extension) {

@@ -69,7 +69,7 @@ SoundShape shape_of_sound(const InputSpec& input, const Waveform& wave, const st
   const std::int64_t channels = has_channels ? shape[shape.size() - (sound.channels_last ? 1 : 2)] : 1;
   sound.channels = has_channels && channels < 0 ? given : channels;
   if (sound.channels != given)
-    throw bad_input(fmt::format("{}: has {}, the input '{}' takes {}", where, counted(wave.channels, "channel"),
+    throw bad_input(fmt::format("{}: has {}, the input '{}' takes {}", where, count_with_noun(wave.channels, "channel"),
                                 printable(input.name, 120), sound.channels),
                     "mix the channels before");
   const std::int64_t fixed = sound.channels_last ? before : shape.back();

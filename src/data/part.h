@@ -10,10 +10,10 @@ namespace detent::data {
 /// Of every `one_in` samples the last, or all but these. Of fewer samples than `one_in` the last is the last of all;
 /// a single one is in both parts. The inner source must know its number, outlive this, and be read by nothing else in
 /// between.
-class Part final : public SampleSource {
+class SampleSubset final : public SampleSource {
  public:
   enum class Kind { last, others };
-  Part(SampleSource& inner, std::size_t one_in, Kind kind);
+  SampleSubset(SampleSource& inner, std::size_t one_in, Kind kind);
 
   std::optional<Sample> next() override;
   void rewind() override;

@@ -30,7 +30,7 @@ class FileUnits final : public Units {
     const std::size_t index = next_++;
     LoadedFile file = load_file(files_, index, given_, memory_);
     hold_rate(file);
-    return completed(std::move(file), given_, inputs_);
+    return with_token_inputs(std::move(file), given_, inputs_);
   }
   void rewind() override { next_ = 0; }
   std::size_t count() const override { return files_.names.size(); }

@@ -52,7 +52,7 @@ class StreamUnits final : public Units {
  private:
   LoadedFile checked(std::vector<NamedArray> arrays, std::string origin) const {
     LoadedFile unit{std::move(origin), {}};
-    if (arrays.size() == 1 && arrays.front().name.empty()) arrays.front().name = name_of_only(inputs_);
+    if (arrays.size() == 1 && arrays.front().name.empty()) arrays.front().name = name_of_unnamed_array(inputs_);
     for (const NamedArray& array : arrays) {
       const auto same = [&](const auto& other) { return other.name == array.name; };
       if (std::none_of(inputs_.begin(), inputs_.end(), same))
@@ -74,7 +74,7 @@ class StreamUnits final : public Units {
                         describe_inputs(inputs_));
       unit.inputs.push_back(fitted(std::move(*found), input, unit.origin));
     }
-    return completed(std::move(unit), given, inputs_);
+    return with_token_inputs(std::move(unit), given, inputs_);
   }
 
   static LoadedArray fitted(NamedArray given, const InputSpec& input, const std::string& origin) {

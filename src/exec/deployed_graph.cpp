@@ -22,7 +22,7 @@ std::string_view stem(std::string_view name) {
 
 }  // namespace
 
-std::vector<std::string> run_as(const Runtime& runtime, const onnx::Model& model) {
+std::vector<std::string> deployed_op_types(const Runtime& runtime, const onnx::Model& model) {
   const TempDir directory;
   const auto path = directory.path() / "optimized.onnx";
   onnx::Model named = model;

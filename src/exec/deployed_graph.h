@@ -14,6 +14,6 @@ namespace detent::exec {
 /// where the node has become part of another one or is gone. The runtime's graph is written to a temporary folder, as
 /// large as the model, and read back; nothing is run. Throws bad_input when the runtime cannot load the model or write
 /// it.
-std::vector<std::string> run_as(const Runtime& runtime, const onnx::Model& model);
+std::vector<std::string> deployed_op_types(const Runtime& runtime, const onnx::Model& model);
 
 }  // namespace detent::exec

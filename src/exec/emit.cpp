@@ -21,15 +21,16 @@ namespace {
 // Small tensors take part in the runtime's shape inference, which reads only inline data.
 constexpr std::uint64_t kInlineBelow = 1024;
 
-std::optional<onnx::Placement> place(const onnx::Tensor& tensor, const std::string& descriptors) {
+std::optional<onnx::ExternalLocation> place(const onnx::Tensor& tensor, const std::string& descriptors) {
   const auto& file = tensor.data.file();
   if (!file || tensor.data.size() < kInlineBelow) return std::nullopt;
 #if !defined(__x86_64__) && !defined(__aarch64__)
   if (file->offset_of(tensor.data.bytes()) % 8 != 0) return std::nullopt;  // kernels there need aligned data
 #endif
-  paths::require_own_files();
+  paths::require_proc_fd();
   // By descriptor: another file may stand at the path by now.
-  return onnx::Placement{fmt::format("{}/{}", descriptors, file->descriptor()), file->offset_of(tensor.data.bytes())};
+  return onnx::ExternalLocation{fmt::format("{}/{}", descriptors, file->descriptor()),
+                                file->offset_of(tensor.data.bytes())};
 }
 
 // An initializer keeps its name; the nodes that read it read the tap.

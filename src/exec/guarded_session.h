@@ -54,8 +54,8 @@ class GuardedSession {
 /// long. A model that the runtime refuses passes, since loading it tells more.
 void check_survives(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options = {});
 
-/// Asks such a process, which serves as long as the result lives: for probe_values(). The function throws SessionDied
-/// as well.
+/// Asks such a process, which serves as long as the result lives: for infer_value_types(). The function throws
+/// SessionDied as well.
 PortsOf guarded_ports(const Runtime& runtime, const GuardOptions& options = {});
 
 /// The socket that this process was started with to serve a GuardedSession; nullopt: it was started for something else.

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kLeastRuns = 3;
 
 // Executions end in the order of the list: what ran within one stands before it.
-void leave_out_bodies(std::vector<NodeTime>& executions) {
+void subtract_body_times(std::vector<NodeTime>& executions) {
   std::vector<std::pair<double, double>> waiting;  // start and whole duration of those whose outer node is yet to come
   for (auto& execution : executions) {
     const double whole = execution.seconds;
@@ -107,7 +107,7 @@ std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& mode
     ++runs;
   }
   auto executions = session.end_recording_of_runs();
-  leave_out_bodies(executions);
+  subtract_body_times(executions);
   auto kernels = summed_up(executions, runs, options.fastest);
   name_outputs(kernels, onnx::read_model(optimized), named);
   return kernels;

@@ -127,9 +127,9 @@ void BodyParts::add_nodes(onnx::Model& part, int body, const graph::ValueTypes& 
     Node node = model_.graph.nodes[n];
     if (node.op_type() == onnx::kBodyInputs && body_of_[n] == body) {
       for (std::size_t i = 0; i < node.outputs().size() && i < declared.size(); ++i)
-        part.graph.inputs.push_back(input_of(declared[i], node.outputs()[i],
-                                             given(holder, onnx::own_inputs(model_, holder), i, types, of_samples),
-                                             of_samples));
+        part.graph.inputs.push_back(
+            input_of(declared[i], node.outputs()[i],
+                     given(holder, onnx::inputs_before_unfolding(model_, holder), i, types, of_samples), of_samples));
       continue;
     }
     node.set_body(numbers.at(body_of_[n]));

@@ -126,11 +126,11 @@ using PortsOf = std::function<Ports(const onnx::Model& model, const EmitOptions&
 /// Element types and shapes of all values of the main graph, as the runtime infers them. Values inside bodies are left
 /// out, unless these are unfolded (onnx/bodies.h). The runtime is asked in a process of its own (guarded_ports()).
 /// Throws bad_input when the runtime cannot load the model.
-graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model,
-                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
+graph::ValueTypes infer_value_types(const Runtime& runtime, const onnx::Model& model,
+                                    const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
 /// The same, as told by `ports_of`: one process for several models.
-graph::ValueTypes probe_values(const PortsOf& ports_of, const onnx::Model& model,
-                               const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
+graph::ValueTypes infer_value_types(const PortsOf& ports_of, const onnx::Model& model,
+                                    const std::map<std::string, std::vector<std::int64_t>>& input_shapes = {});
 
 /// Computes the given constant nodes (graph::constant_nodes) once; returns the values that others read.
 std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model,

@@ -110,7 +110,7 @@ Stage Branch::stage_of(std::size_t segment) {
   return stage;
 }
 
-Stage Branch::look_into(std::size_t segment, const std::string& where) {
+Stage Branch::load_for_taps(std::size_t segment, const std::string& where) {
   Stage stage = stage_of(segment);
   stage.where_ = where;
   stage.session_ = make_session(chain_.segments[segment], stage.taps_, stage.outputs_, where);
@@ -174,13 +174,13 @@ std::vector<data::Array> Stage::run(std::size_t sample, std::span<const data::Ar
   if (outputs_.empty() && extra_outputs_.empty()) return {};
   for (std::size_t i = 0; i < outputs_.size(); ++i) values[outputs_[i]] = std::move(results[i]);
   results.clear();
-  branch_->hand_on(segment_, sample, values);
+  branch_->store_outputs(segment_, sample, values);
   std::vector<data::Array> extra;
   for (const auto& name : extra_outputs_) extra.push_back(find(values, name));
   return extra;
 }
 
-void Branch::hand_on(std::size_t segment, std::size_t sample, const Values& values) {
+void Branch::store_outputs(std::size_t segment, std::size_t sample, const Values& values) {
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     const auto& plan = chain_.lanes[lane];
     if (plan.producer != static_cast<int>(segment) || spool_->holds(lanes_[lane], sample)) continue;

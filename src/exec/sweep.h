@@ -98,7 +98,7 @@ class Branch {
   /// `extra_outputs` are values that run() shall return as well: of the segment, or on their way past it to later ones.
   Stage load(std::size_t segment, const std::string& where, const std::vector<std::string>& extra_outputs = {});
   /// The segment for its taps alone: what it makes goes nowhere, so that it can be run again.
-  Stage look_into(std::size_t segment, const std::string& where);
+  Stage load_for_taps(std::size_t segment, const std::string& where);
 
   /// Initializers that the segment reads.
   std::vector<std::string> weights_of(std::size_t segment) const;
@@ -130,7 +130,7 @@ class Branch {
   std::shared_ptr<Session> session_for(Stage& stage, std::span<const data::Array> inputs);
   store::Record record(std::size_t lane, std::size_t sample);
   store::Record recompute(std::size_t lane, std::size_t sample);
-  void hand_on(std::size_t segment, std::size_t sample, const Values& values);
+  void store_outputs(std::size_t segment, std::size_t sample, const Values& values);
 
   const Runtime& runtime_;
   const onnx::Model& model_;

@@ -32,7 +32,7 @@ std::vector<onnx::Graph> read_bodies(const onnx::Model& model, const onnx::Node&
   return bodies;
 }
 
-std::vector<bool> inside_bodies(const onnx::Model& model) {
+std::vector<bool> cuts_inside_bodies(const onnx::Model& model) {
   std::vector<bool> inside(model.graph.nodes.size() + 1, false);
   if (model.bodies.empty()) return inside;
   const auto body_of = onnx::body_of_nodes(model);
@@ -74,7 +74,7 @@ std::optional<std::size_t> stated_rank(const onnx::Model& model, const Index& in
 // together along a new axis has one more outside.
 std::optional<std::size_t> rank_in_scan(const onnx::Model& model, const Index& index, const ValueTypes& types,
                                         const onnx::Node& scan, std::size_t output) {
-  const auto own = onnx::own_inputs(model, scan);
+  const auto own = onnx::inputs_before_unfolding(model, scan);
   if (const auto told = told_rank(types, scan.inputs()[own + output])) return told;
   const auto scanned = static_cast<std::size_t>(std::max<std::int64_t>(scan.int_or("num_scan_inputs", 0), 0));
   if (scanned > own) return std::nullopt;
@@ -98,7 +98,7 @@ std::vector<int> state_scan_ranks(onnx::Model& model, const ValueTypes& types) {
     if (!is_scan(node)) continue;
     const int body = node.bodies().front();
     auto& outputs = model.bodies[static_cast<std::size_t>(body - 1)].outputs;
-    const auto first = onnx::own_inputs(model, node);
+    const auto first = onnx::inputs_before_unfolding(model, node);
     bool all = true;
     for (std::size_t o = 0; o < outputs.size(); ++o) {
       if (outputs[o].shape) continue;

@@ -17,7 +17,7 @@ std::vector<onnx::Graph> read_bodies(const onnx::Model& model, const onnx::Node&
 
 /// For each position before a node, and behind the last: whether a cut there would part the nodes of an unfolded body
 /// (onnx/bodies.h) from each other or from the node that holds it.
-std::vector<bool> inside_bodies(const onnx::Model& model);
+std::vector<bool> cuts_inside_bodies(const onnx::Model& model);
 
 /// States the ranks of what the unfolded bodies of Scan nodes give, where the model does not: the runtime wants to know
 /// them, and does not find them behind an observer. Returns bodies (as in Node::body()) with a rank that `types` lack.

@@ -31,26 +31,26 @@ std::optional<ConstantStep> step_of(const onnx::Model& model, const Index& index
 
 }  // namespace
 
-const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const std::string& name) {
+const onnx::Tensor* float32_constant(const onnx::Model& model, const Index& index, const std::string& name) {
   const int i = index.initializer(name);
   if (i == kNone) return nullptr;
   const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
   return tensor.type == onnx::DataType::float32 ? &tensor : nullptr;
 }
 
-const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
-                                   std::size_t input) {
-  return input < node.inputs().size() ? float_constant(model, index, node.inputs()[input]) : nullptr;
+const onnx::Tensor* float32_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
+                                     std::size_t input) {
+  return input < node.inputs().size() ? float32_constant(model, index, node.inputs()[input]) : nullptr;
 }
 
-const onnx::Tensor* floating_constant(const onnx::Model& model, const Index& index, const std::string& name) {
+const onnx::Tensor* any_float_constant(const onnx::Model& model, const Index& index, const std::string& name) {
   const int i = index.initializer(name);
   if (i == kNone) return nullptr;
   const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
   return is_floating(tensor.type) ? &tensor : nullptr;
 }
 
-std::optional<double> filling_of(const onnx::Model& model, const onnx::Node& node) {
+std::optional<double> constant_of_shape_value(const onnx::Model& model, const onnx::Node& node) {
   if (!node.is("ConstantOfShape")) return std::nullopt;
   const auto* value = node.attribute("value");
   if (value == nullptr) return 0.0;
@@ -102,12 +102,14 @@ std::vector<double> ConstantStep::values() const {
   return all;
 }
 
-std::optional<ConstantStep> constant_step(const onnx::Model& model, const Index& index, const onnx::Node& node) {
-  return step_of(model, index, node, float_constant);
+std::optional<ConstantStep> float32_constant_step(const onnx::Model& model, const Index& index,
+                                                  const onnx::Node& node) {
+  return step_of(model, index, node, float32_constant);
 }
 
-std::optional<ConstantStep> floating_step(const onnx::Model& model, const Index& index, const onnx::Node& node) {
-  return step_of(model, index, node, floating_constant);
+std::optional<ConstantStep> any_float_constant_step(const onnx::Model& model, const Index& index,
+                                                    const onnx::Node& node) {
+  return step_of(model, index, node, any_float_constant);
 }
 
 std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank) {
@@ -117,7 +119,7 @@ std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank) {
 
 std::optional<ScalarStep> scalar_step(const onnx::Model& model, const Index& index, const ValueTypes& types,
                                       const onnx::Node& node) {
-  const auto step = constant_step(model, index, node);
+  const auto step = float32_constant_step(model, index, node);
   const auto rank = step ? rank_of(types, step->value) : std::nullopt;
   const auto number = rank ? scalar_of(*step, *rank) : std::nullopt;
   return number ? std::make_optional(ScalarStep{step->value, *number, step->multiplies}) : std::nullopt;

@@ -12,16 +12,16 @@
 namespace detent::graph {
 
 /// The initializer of that name where it is float32, or null.
-const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const std::string& name);
+const onnx::Tensor* float32_constant(const onnx::Model& model, const Index& index, const std::string& name);
 /// The input of a node, likewise.
-const onnx::Tensor* float_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
-                                   std::size_t input);
+const onnx::Tensor* float32_constant(const onnx::Model& model, const Index& index, const onnx::Node& node,
+                                     std::size_t input);
 
 /// The initializer of that name where it holds floats of any type, or null.
-const onnx::Tensor* floating_constant(const onnx::Model& model, const Index& index, const std::string& name);
+const onnx::Tensor* any_float_constant(const onnx::Model& model, const Index& index, const std::string& name);
 
 /// What a ConstantOfShape fills its result with, where that is a float of any type.
-std::optional<double> filling_of(const onnx::Model& model, const onnx::Node& node);
+std::optional<double> constant_of_shape_value(const onnx::Model& model, const onnx::Node& node);
 
 std::vector<float> floats_of(const onnx::Tensor& tensor);
 /// The values with their axes in another order: axis `axes[d]` of `shape` becomes axis d.
@@ -44,9 +44,10 @@ struct ConstantStep {
   std::vector<double> values() const;
 };
 /// Its constant is float32.
-std::optional<ConstantStep> constant_step(const onnx::Model& model, const Index& index, const onnx::Node& node);
+std::optional<ConstantStep> float32_constant_step(const onnx::Model& model, const Index& index, const onnx::Node& node);
 /// Its constant holds floats of any type.
-std::optional<ConstantStep> floating_step(const onnx::Model& model, const Index& index, const onnx::Node& node);
+std::optional<ConstantStep> any_float_constant_step(const onnx::Model& model, const Index& index,
+                                                    const onnx::Node& node);
 
 /// Of a step whose constant is one number that leaves the shape of a value of this rank.
 std::optional<double> scalar_of(const ConstantStep& step, std::size_t rank);

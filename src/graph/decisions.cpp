@@ -24,14 +24,14 @@ constexpr std::size_t kFarthest = 256;  // nodes between a size and what it is m
 
 // Which inputs of an operator say how many elements its results have, bit i: input i; and which of its inputs choose
 // elements of another.
-struct Deciding {
+struct DecidingInputs {
   std::string_view type;
   std::uint16_t sizes = 0;
   std::uint16_t choices = 0;
   std::string_view domain = {};
 };
 
-constexpr auto kRows = std::to_array<Deciding>({
+constexpr auto kRows = std::to_array<DecidingInputs>({
     {"AffineGrid", 0b10},
     {"BlackmanWindow", 0b1},
     {"CenterCropPad", 0b10},
@@ -66,7 +66,7 @@ constexpr auto kRows = std::to_array<Deciding>({
     {"Upsample", 0b10},
 });
 
-const Deciding* deciding(const Node& node) noexcept {
+const DecidingInputs* deciding_inputs(const Node& node) noexcept {
   static constexpr OperatorTable kTable(kRows);
   return kTable.find(node);
 }
@@ -154,7 +154,7 @@ class Finder {
   // Whether what it reads says how many elements it makes.
   bool sizes_itself(const Node& node) const {
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-      if (is_size(node, i) && rounded_.contains(node.inputs()[i])) return true;
+      if (sets_output_size(node, i) && rounded_.contains(node.inputs()[i])) return true;
     }
     return false;
   }
@@ -188,7 +188,7 @@ class Finder {
     if (!sizes_itself(node)) return true;
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
       const auto& value = node.inputs()[i];
-      if (is_size(node, i) && rounded_.contains(value) && !settle(value, 0)) hold_operand({n, i}, value);
+      if (sets_output_size(node, i) && rounded_.contains(value) && !settle(value, 0)) hold_operand({n, i}, value);
     }
     found_.sizing.push_back(node.label());
     return true;
@@ -196,7 +196,7 @@ class Finder {
 
   // Of the best of many, which ones they are, where others are picked by that.
   void choose(const Node& node) {
-    const auto* rule = deciding(node);
+    const auto* rule = deciding_inputs(node);
     for (std::size_t i = 0; rule != nullptr && i < node.inputs().size() && i < 16; ++i) {
       if ((rule->choices >> i & 1U) != 0) hold_best(node.inputs()[i], 0);
     }
@@ -292,8 +292,8 @@ bool draws_numbers(const onnx::Model& model) {
                      [&](const auto& node) { return draws_numbers(model, index, node); });
 }
 
-bool is_size(const Node& node, std::size_t input) {
-  const auto* rule = deciding(node);
+bool sets_output_size(const Node& node, std::size_t input) {
+  const auto* rule = deciding_inputs(node);
   return rule != nullptr && input < 16 && (rule->sizes >> input & 1U) != 0;
 }
 
@@ -301,13 +301,13 @@ Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, Deci
   return Finder(model, types, kind).run();
 }
 
-std::string copy_name(const onnx::Model& model, const Operand& operand) {
+std::string operand_copy_name(const onnx::Model& model, const Operand& operand) {
   return fmt::format("{}@operand{}", model.graph.nodes[static_cast<std::size_t>(operand.node)].outputs().at(0),
                      operand.input);
 }
 
 onnx::Node copy_node(const onnx::Model& model, const Operand& operand) {
-  const auto name = copy_name(model, operand);
+  const auto name = operand_copy_name(model, operand);
   const auto& node = model.graph.nodes[static_cast<std::size_t>(operand.node)];
   return {"Identity", name, std::vector{node.inputs()[operand.input]}, std::vector{name}};
 }

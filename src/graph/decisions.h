@@ -48,14 +48,14 @@ bool draws_numbers(const onnx::Model& model, const Index& index, const onnx::Nod
 bool draws_numbers(const onnx::Model& model);
 
 /// Whether how many elements the node's results have depends on what this input holds.
-bool is_size(const onnx::Node& node, std::size_t input);
+bool sets_output_size(const onnx::Node& node, std::size_t input);
 
 /// Of the main graph, whose nodes must be in topological order. Without types (an empty map), more may be found than
 /// there is.
 Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, DecisionKind kind);
 
 /// The name of the copy of an operand that only its node reads: the same in every form of a model.
-std::string copy_name(const onnx::Model& model, const Operand& operand);
+std::string operand_copy_name(const onnx::Model& model, const Operand& operand);
 /// The node that makes it.
 onnx::Node copy_node(const onnx::Model& model, const Operand& operand);
 

@@ -177,7 +177,7 @@ std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index)
   return depends;
 }
 
-std::vector<std::string> frontier(const onnx::Model& model, const Index& index, int cut) {
+std::vector<std::string> values_crossing_cut(const onnx::Model& model, const Index& index, int cut) {
   std::vector<std::string> live;
   const auto crosses = [&](const std::string& name) {
     const auto readers = index.consumers(name);

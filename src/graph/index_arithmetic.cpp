@@ -20,7 +20,7 @@ bool is_float(DataType type) {
          type == DataType::float64;
 }
 
-bool may_count(const Node& node) {
+bool may_be_index_arithmetic(const Node& node) {
   return !is_product(node) && !has_body(node) && node.bodies().empty() && node.op_type() != onnx::kBodyInputs;
 }
 
@@ -35,7 +35,7 @@ std::vector<bool> from_shapes(const onnx::Model& model, const Index& index) {
     const auto reads = [&](const auto& names) {
       return std::any_of(names.begin(), names.end(), [&](const auto& name) { return varies.contains(name); });
     };
-    const bool any = !may_count(node) || draws_numbers(model, index, node) || node.body() != 0 ||
+    const bool any = !may_be_index_arithmetic(node) || draws_numbers(model, index, node) || node.body() != 0 ||
                      (!measures && reads(node.inputs()));
     if (any) varies.insert(node.outputs().begin(), node.outputs().end());
     flags[n] = !any && depends[n];
@@ -55,7 +55,7 @@ class Ends {
 
  private:
   bool counts(const Node& node) const {
-    if (!may_count(node)) return false;
+    if (!may_be_index_arithmetic(node)) return false;
     bool any = false;
     for (const auto& output : node.outputs()) {
       if (!is_float(type_of(model_, types_, output))) continue;
@@ -76,7 +76,7 @@ class Ends {
       return to != DataType::boolean && to != DataType::undefined && !is_float(to);
     }
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-      if (node.inputs()[i] == value && !is_size(node, i)) return false;
+      if (node.inputs()[i] == value && !sets_output_size(node, i)) return false;
     }
     return true;
   }

@@ -16,13 +16,13 @@ class Blocks {
 
   std::optional<Liveness> walk(const Workspace& workspace) {
     for (const auto& input : model_.graph.inputs) {
-      if (index_.initializer(input.name) == kNone && !bear(input.name)) return std::nullopt;
+      if (index_.initializer(input.name) == kNone && !allocate_block(input.name)) return std::nullopt;
     }
     Liveness result;
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const auto& node = model_.graph.nodes[n];
       for (const auto& name : node.outputs()) {
-        if (!name.empty() && !share(node, n, name) && !bear(name)) return std::nullopt;
+        if (!name.empty() && !share(node, n, name) && !allocate_block(name)) return std::nullopt;
       }
       const std::uint64_t now = alive_ + (workspace ? workspace(node, keeps_first_input(node, n)) : 0);
       if (now > result.peak_bytes) result = {now, n};
@@ -42,7 +42,7 @@ class Blocks {
     return readers.empty() ? made_at : static_cast<std::size_t>(readers.back());
   }
 
-  bool bear(const std::string& value) {
+  bool allocate_block(const std::string& value) {
     const auto bytes = static_bytes(types_, value);
     if (!bytes) return false;
     const int producer = index_.producer(value);

@@ -35,13 +35,14 @@ bool makes_floats(const onnx::Node& node) {
 }
 
 // 0 and 1, as far as the graph tells: what comes from a Cast, or 1 minus that.
-bool is_choice(const onnx::Model& model, const Index& index, const std::string& value) {
+bool is_zero_or_one(const onnx::Model& model, const Index& index, const std::string& value) {
   const int producer = index.producer(value);
   if (producer == kNone) return index.initializer(value) == kNone;
   const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
   if (node.is("Cast")) return true;
-  if (moves(node)) return is_choice(model, index, node.inputs()[0]);
-  return node.is("Sub") && index.initializer(node.inputs()[0]) != kNone && is_choice(model, index, node.inputs()[1]);
+  if (moves(node)) return is_zero_or_one(model, index, node.inputs()[0]);
+  return node.is("Sub") && index.initializer(node.inputs()[0]) != kNone &&
+         is_zero_or_one(model, index, node.inputs()[1]);
 }
 
 // What a node that makes scores reads as such.
@@ -54,10 +55,10 @@ std::vector<std::string> parts_of(const onnx::Model& model, const Index& index, 
   if (moves(node) || makes_floats(node)) return {inputs[0]};
   if (node.is("Mul")) {
     for (std::size_t i = 0; i < 2; ++i) {
-      if (is_choice(model, index, inputs[1 - i])) return {inputs[i]};
+      if (is_zero_or_one(model, index, inputs[1 - i])) return {inputs[i]};
     }
   }
-  const auto step = floating_step(model, index, node);
+  const auto step = any_float_constant_step(model, index, node);
   if (!step || !step->multiplies) return {};
   const auto values = step->values();
   const bool is_scale = values.size() == 1 && values.front() > 0;
@@ -95,7 +96,7 @@ std::optional<onnx::Tensor> clamped(const onnx::Tensor& tensor, const Store& sto
 
 // A constant that scores are made of.
 bool clamp_constant(onnx::Model& model, const Index& index, const std::string& name, const Store& store) {
-  const auto* tensor = floating_constant(model, index, name);
+  const auto* tensor = any_float_constant(model, index, name);
   auto changed = tensor == nullptr ? std::nullopt : clamped(*tensor, store);
   if (!changed) return false;
   model.graph.initializers[static_cast<std::size_t>(index.initializer(name))] = std::move(*changed);
@@ -107,7 +108,7 @@ bool clamp_filling(onnx::Model& model, const Index& index, const std::string& na
   const int producer = index.producer(name);
   if (producer == kNone) return false;
   auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-  const auto number = filling_of(model, node);
+  const auto number = constant_of_shape_value(model, node);
   const auto* value = node.attribute("value");
   if (!number || value == nullptr) return false;
   const auto in_memory = [](std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); };
@@ -119,7 +120,7 @@ bool clamp_filling(onnx::Model& model, const Index& index, const std::string& na
 
 }  // namespace
 
-std::vector<std::string> scores(const onnx::Model& model, const Index& index) {
+std::vector<std::string> attention_scores(const onnx::Model& model, const Index& index) {
   std::unordered_set<std::string> found;
   std::vector<std::string> order;
   const auto reads_scores = [&](const onnx::Node& node, const std::string& value) {
@@ -152,12 +153,12 @@ std::vector<std::string> scores(const onnx::Model& model, const Index& index) {
 Notes clamp_masks(onnx::Model& model, const Store& store) {
   const Index index(model);
   std::size_t clamped = 0;
-  for (const auto& name : scores(model, index)) {
+  for (const auto& name : attention_scores(model, index)) {
     if (clamp_constant(model, index, name, store) || clamp_filling(model, index, name)) ++clamped;
   }
   if (clamped == 0) return {};
   return {fmt::format("clamped to {:.0f}, where a Softmax gives 0 as well: {} that mask{} scores", kMask,
-                      counted(clamped, "constant"), clamped == 1 ? "s" : "")};
+                      count_with_noun(clamped, "constant"), clamped == 1 ? "s" : "")};
 }
 
 }  // namespace detent::graph

@@ -11,7 +11,7 @@ namespace detent::graph {
 
 /// Values that only a Softmax reads, at once or by way of sums, choices (Where) and what moves or scales values; each
 /// after those that read it.
-std::vector<std::string> scores(const onnx::Model& model, const Index& index);
+std::vector<std::string> attention_scores(const onnx::Model& model, const Index& index);
 
 /// A mask at or below this gives 0 behind a Softmax, with any scores that a model makes.
 inline constexpr float kMask = -1e4F;

@@ -166,7 +166,7 @@ std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, con
     for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) note(name, n);
   }
   std::vector<int> cuts;
-  const auto inside = inside_bodies(model);
+  const auto inside = cuts_inside_bodies(model);
   int forbidden = change[0];
   for (int cut = 1; cut < count; ++cut) {
     forbidden += change[static_cast<std::size_t>(cut)];

@@ -86,11 +86,11 @@ class Finder {
     return nullptr;
   }
 
-  bool is_turned(const std::string& value) const {
+  bool is_transposed(const std::string& value) const {
     const int maker = index_.producer(value);
     if (maker == kNone) return false;
     if (node(maker).op_type() == "Transpose") return true;
-    return is_dequantize_linear(node(maker)) && is_turned(input(node(maker), 0));
+    return is_dequantize_linear(node(maker)) && is_transposed(input(node(maker), 0));
   }
 
   std::optional<Product> product_of(std::size_t n) const {
@@ -111,7 +111,7 @@ class Finder {
     if (weight == nullptr || weight->dims.size() != 2) return std::nullopt;
     auto rows = weight->dims[0], columns = weight->dims[1];
     const bool turns = made.int_or("transB", 0) != 0;
-    if (turns != is_turned(inputs[at])) std::swap(rows, columns);
+    if (turns != is_transposed(inputs[at])) std::swap(rows, columns);
     if (rows < 2 || columns < 2) return std::nullopt;
     return Product{n, weight->name, rows, columns};
   }
@@ -231,7 +231,7 @@ class Finder {
   }
 
   // The product of two activations that makes a value, through what scales and masks it.
-  const Node* inner_product(const std::string& value) const {
+  const Node* activation_product_before(const std::string& value) const {
     std::string name = value;
     for (int step = 0; step < 8; ++step) {
       const int maker = index_.producer(name);
@@ -250,7 +250,7 @@ class Finder {
   }
 
   // The product of two activations that reads a value.
-  const Node* outer_product(const std::string& value) const {
+  const Node* activation_product_behind(const std::string& value) const {
     std::string name = value;
     for (int step = 0; step < 5; ++step) {
       const auto readers = index_.consumers(name);
@@ -290,8 +290,8 @@ class Finder {
   // Written out: the Softmax of queries by keys, by values.
   void add_plain_attention(std::size_t n) {
     const auto& softmax = model_.graph.nodes[n];
-    const auto* scores = inner_product(input(softmax, 0));
-    const auto* mixed = outer_product(output(softmax));
+    const auto* scores = activation_product_before(input(softmax, 0));
+    const auto* mixed = activation_product_behind(output(softmax));
     if (scores == nullptr || mixed == nullptr) return;
     TransformerLayer layer;
     layer.attention = softmax.id();

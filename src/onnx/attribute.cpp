@@ -29,7 +29,7 @@ using protozero::pbf_wire_type;
 // Calls fn(reader) for every field of the given number and wire type.
 template <class Fn>
 void each(const Wire& raw, protozero::pbf_tag_type number, pbf_wire_type type, Fn fn) {
-  guarded("an attribute", [&] {
+  with_damage_as_bad_input("an attribute", [&] {
     protozero::pbf_reader reader(raw.view().data(), raw.view().size());
     while (reader.next()) {
       if (reader.tag() == number && reader.wire_type() == type) {

@@ -93,7 +93,7 @@ class Folding {
     }
   }
 
-  bool is_turned_in(const std::string& name, int body) const {
+  bool is_transposed_in(const std::string& name, int body) const {
     const auto found = turned_in_.find(name);
     return found != turned_in_.end() && found->second == body;
   }
@@ -111,7 +111,7 @@ class Folding {
   // it loads the model. So the file holds the constant once, whatever bodies read it.
   std::string own_constant(const std::string& name, int body) {
     const auto rank = ranks_.find(name);
-    if (rank == ranks_.end() || is_turned_in(name, body)) return name;
+    if (rank == ranks_.end() || is_transposed_in(name, body)) return name;
     const auto [own, is_new] = own_constants_.try_emplace({name, body});
     if (!is_new) return own->second;
     std::vector<std::int64_t> order(rank->second);
@@ -141,7 +141,7 @@ class Folding {
     std::set<std::size_t> read;  // where they stand
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       Node node = nodes[n];
-      const std::size_t own = own_inputs(model_, node);
+      const std::size_t own = inputs_before_unfolding(model_, node);
       for (std::size_t i = 0; i < node.inputs().size(); ++i) {
         const auto made = made_by_.find(node.inputs()[i]);
         if (made == made_by_.end()) continue;
@@ -196,7 +196,7 @@ class Folding {
   }
 
   Node folded(const Node& node) {
-    const auto own = static_cast<std::ptrdiff_t>(own_inputs(model_, node));
+    const auto own = static_cast<std::ptrdiff_t>(inputs_before_unfolding(model_, node));
     auto output = node.inputs().begin() + own;
     Node whole = node;
     whole.set_inputs({node.inputs().begin(), output});
@@ -251,7 +251,7 @@ bool is_inside(const Model& model, int inner, int outer) {
   return inner == outer;
 }
 
-std::size_t own_inputs(const Model& model, const Node& node) {
+std::size_t inputs_before_unfolding(const Model& model, const Node& node) {
   std::size_t outputs = 0;
   for (const int body : node.bodies()) outputs += body_at(model, body).outputs.size();
   return node.inputs().size() - outputs;
@@ -269,7 +269,7 @@ std::vector<int> body_of_nodes(const Model& model) {
     const Node& node = model.graph.nodes[n];
     int body = node.body();
     while (body != 0 && !present[static_cast<std::size_t>(body)]) body = body_at(model, body).around;
-    for (std::size_t i = 0; i < own_inputs(model, node); ++i) {
+    for (std::size_t i = 0; i < inputs_before_unfolding(model, node); ++i) {
       const auto made = made_in.find(node.inputs()[i]);
       if (made == made_in.end() || is_inside(model, body, made->second)) continue;
       if (!is_inside(model, made->second, body))

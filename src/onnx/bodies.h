@@ -22,7 +22,7 @@ std::vector<int> body_of_nodes(const Model& model);
 /// Whether body `inner` is `outer` or inside of it; all are inside of 0.
 bool is_inside(const Model& model, int inner, int outer);
 /// How many inputs of a node that holds bodies it read before they were unfolded.
-std::size_t own_inputs(const Model& model, const Node& node);
+std::size_t inputs_before_unfolding(const Model& model, const Node& node);
 
 struct FoldedGraph {
   std::vector<Node> nodes;

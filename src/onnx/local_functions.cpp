@@ -57,7 +57,7 @@ LocalFunction function_of(const Wire& raw) {
 
 std::vector<LocalFunction> read_functions(const Model& model) {
   std::vector<LocalFunction> functions;
-  guarded("a model-local function", [&] {
+  with_damage_as_bad_input("a model-local function", [&] {
     for (const auto& field : model.other) {
       if (field.number == kFunctionField) functions.push_back(function_of(field.wire.part(payload_of(field))));
     }

@@ -206,7 +206,7 @@ void read_model_fields(Model& model, const Wire& raw, const std::string& where) 
 
 Graph read_graph(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
                  const std::string& where) {
-  return guarded(where, [&] { return read_graph_fields(raw, file, external, nullptr, where); });
+  return with_damage_as_bad_input(where, [&] { return read_graph_fields(raw, file, external, nullptr, where); });
 }
 
 Model read_model(const std::filesystem::path& path) {
@@ -221,8 +221,8 @@ Model read_model(const std::filesystem::path& path) {
     throw bad_input(fmt::format("{} is {}; one protobuf file holds less than 4 GiB", where, format_size(bytes.size())),
                     "store the weights as external data beside the model");
   }
-  guarded(where, [&] { read_model_fields(model, Wire(as_text(bytes), model.file), where); });
-  guarded(where, [&] {
+  with_damage_as_bad_input(where, [&] { read_model_fields(model, Wire(as_text(bytes), model.file), where); });
+  with_damage_as_bad_input(where, [&] {
     check_functions(model, where);
     check_scope(model, where);
   });

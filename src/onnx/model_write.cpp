@@ -64,7 +64,7 @@ std::string carried_fields(const Wire& raw) {
   return out;
 }
 
-std::string tensor_header(const Tensor& tensor, const std::optional<Placement>& placement) {
+std::string tensor_header(const Tensor& tensor, const std::optional<ExternalLocation>& placement) {
   std::string out;
   protozero::pbf_writer writer(out);
   for (const auto d : tensor.dims) writer.add_int64(1, d);
@@ -81,7 +81,7 @@ std::string tensor_header(const Tensor& tensor, const std::optional<Placement>& 
 }
 
 // The tensor as a length-delimited field `number`.
-Piece tensor_piece(std::uint32_t number, const Tensor& tensor, const std::optional<Placement>& placement) {
+Piece tensor_piece(std::uint32_t number, const Tensor& tensor, const std::optional<ExternalLocation>& placement) {
   if (!placement && !tensor.is_external && !tensor.raw.empty()) {
     const auto view = tensor.raw.view();
     if (!tensor.data.file()) return {delimited(number, view), {}};
@@ -106,7 +106,7 @@ std::string encode_opset(const OpsetImport& opset) {
 using Fields = std::multimap<std::uint32_t, Piece>;
 
 Fields graph_fields(const Graph& graph, std::span<const Node> nodes, std::span<const ValueInfo> value_infos,
-                    const Placer& place) {
+                    const LocationOfTensor& place) {
   Fields fields;
   for (const auto& node : nodes) fields.emplace(1, Piece{delimited(1, node.encode().view()), {}});
   for (const auto& t : graph.initializers) fields.emplace(5, tensor_piece(5, t, place ? place(t) : std::nullopt));
@@ -120,13 +120,13 @@ Fields graph_fields(const Graph& graph, std::span<const Node> nodes, std::span<c
   return fields;
 }
 
-Fields main_graph_fields(const Model& model, const Placer& place) {
+Fields main_graph_fields(const Model& model, const LocationOfTensor& place) {
   if (model.bodies.empty()) return graph_fields(model.graph, model.graph.nodes, model.graph.value_infos, place);
   const auto folded = fold_bodies(model);
   return graph_fields(model.graph, folded.nodes, folded.value_infos, place);
 }
 
-std::vector<Piece> model_pieces(const Model& model, const Placer& place) {
+std::vector<Piece> model_pieces(const Model& model, const LocationOfTensor& place) {
   Fields fields;
   for (const auto& field : model.other) fields.emplace(field.number, Piece{std::string(field.wire.view()), {}});
   for (const auto& opset : model.opsets) fields.emplace(8, Piece{delimited(8, encode_opset(opset)), {}});
@@ -174,17 +174,17 @@ struct DataLayout {
   std::vector<std::pair<std::uint64_t, const Tensor*>> placed;
   std::map<std::pair<const void*, std::uint64_t>, std::uint64_t> offsets = {};  // by identity and size
 
-  std::optional<Placement> operator()(const Tensor& tensor) {
+  std::optional<ExternalLocation> operator()(const Tensor& tensor) {
     const std::uint64_t size = tensor.data.size();
     if (size < threshold || tells_shapes(tensor)) return std::nullopt;
     const auto [known, is_new] = offsets.try_emplace({tensor.data.identity(), size}, end);
-    if (!is_new) return Placement{location, known->second};
+    if (!is_new) return ExternalLocation{location, known->second};
     const std::uint64_t alignment = size >= (1U << 20) ? 4096 : 64;
     const std::uint64_t offset = (end + alignment - 1) / alignment * alignment;
     end = offset + size;
     known->second = offset;
     placed.emplace_back(offset, &tensor);
-    return Placement{location, offset};
+    return ExternalLocation{location, offset};
   }
 };
 
@@ -256,7 +256,7 @@ void commit_with_data(const std::filesystem::path& path, AtomicFile& model, std:
 
 }  // namespace
 
-std::string encode_model(const Model& model, const Placer& place) {
+std::string encode_model(const Model& model, const LocationOfTensor& place) {
   const auto pieces = model_pieces(model, place);
   const auto size = total_size(pieces);
   if (size > kProtobufLimit) throw resource_error("the model's graph does not fit protobuf's limit of 2 GiB");
@@ -281,7 +281,7 @@ std::string encode_graph(const Graph& graph) {
   return out;
 }
 
-WrittenModel sizes_of(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
+WrittenModel written_sizes(const Model& model, const std::filesystem::path& path, const WriteOptions& options) {
   auto layout = layout_of(path, options);
   const auto pieces = laid_out(model, options, layout);
   return {total_size(pieces), layout.end, {}};

@@ -250,7 +250,7 @@ TensorData inline_data(Parsed& parsed, std::uint64_t need, const std::shared_ptr
 
 Tensor read_tensor(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
                    const std::string& where) {
-  Parsed parsed = guarded(where, [&] { return parse(raw); });
+  Parsed parsed = with_damage_as_bad_input(where, [&] { return parse(raw); });
   Tensor& tensor = parsed.tensor;
   tensor.raw = raw;
   const std::string at = fmt::format("{}, tensor '{}'", where, printable(tensor.name));

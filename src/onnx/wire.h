@@ -43,7 +43,7 @@ struct RawField {
 
 /// Calls `read` so that what protozero throws comes out as bad_input.
 template <class Read>
-auto guarded(const std::string& where, Read read) {
+auto with_damage_as_bad_input(const std::string& where, Read read) {
   try {
     return read();
   } catch (const protozero::exception& e) {

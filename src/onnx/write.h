@@ -12,20 +12,20 @@
 namespace detent::onnx {
 
 /// Where a tensor's data lie outside of the model file.
-struct Placement {
+struct ExternalLocation {
   std::string location;
   std::uint64_t offset = 0;
 };
 /// Decides for each initializer whether its data stay inline (nullopt) or are only referred to.
-using Placer = std::function<std::optional<Placement>(const Tensor&)>;
+using LocationOfTensor = std::function<std::optional<ExternalLocation>(const Tensor&)>;
 
 /// The whole model in memory; meant for models whose large data are placed outside. Throws resource beyond 2 GiB.
-std::string encode_model(const Model& model, const Placer& place);
+std::string encode_model(const Model& model, const LocationOfTensor& place);
 
 struct WriteOptions {
   /// Tensors of at least this many bytes go to a file beside the model, but small ones that shapes may follow from;
-  /// nullopt: everything inline as long
-  /// as the file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go beside it.
+  /// nullopt: everything inline as long as the file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go
+  /// beside it.
   std::optional<std::uint64_t> external_threshold;
   /// The data file's name is the model's and this; empty: a name of its own for these data (onnx/own_data.h). With a
   /// given name an old data file is replaced before the model is: only for folders that are put in place as a whole.
@@ -49,7 +49,7 @@ struct WrittenModel {
 WrittenModel write_model(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
 
 /// What write_model() would write, without making any data. `data_file` stays empty.
-WrittenModel sizes_of(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
+WrittenModel written_sizes(const Model& model, const std::filesystem::path& path, const WriteOptions& options = {});
 
 /// A TensorProto and a GraphProto with all data inline, as attributes hold them.
 std::string encode_tensor(const Tensor& tensor);

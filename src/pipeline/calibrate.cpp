@@ -25,7 +25,7 @@
 #include "run/files/run_directory.h"
 #include "run/merged_statistics.h"
 #include "run/model/automatic_target.h"
-#include "run/model/low_floats.h"
+#include "run/model/float_types_16_bit.h"
 #include "run/model/prepare.h"
 #include "run/records/run_profiler.h"
 #include "run/records/run_report.h"
@@ -113,7 +113,7 @@ class Calibration {
     prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_,
                              {options_.resources.memory_budget, options_.stop});
     append(result_.notes, prepared_.notes);
-    placement_ = run::place(prepared_, options_.config);
+    placement_ = run::place_qdq_pairs(prepared_, options_.config);
     append(result_.notes, placement_.notes);
     source_ = run::open_samples(
         options_.calibration_data, options_.samples, run::input_specs(prepared_.model),

@@ -75,7 +75,7 @@ class Check {
         index_(model),
         static_shapes_(graph::dynamic_inputs(model).empty()) {
     result_.target = options.target;
-    if (in_openvino()) joined_ = checking::joined_products(model, index_, types);
+    if (in_openvino()) joined_ = checking::outcome_of_chained_products(model, index_, types);
   }
 
   CheckResult run() {
@@ -177,7 +177,7 @@ class Check {
 
   // The node whose kernel runs this one along.
   int fused_into(const onnx::Node& node, const Signature& forms) const {
-    if (in_openvino()) return checking::runs_along_with(model_, index_, node, static_shapes_);
+    if (in_openvino()) return checking::node_fused_into(model_, index_, node, static_shapes_);
     if (is_quantized(forms) || !checking::fuses_with_maker(model_, index_, node, target_)) return graph::kNone;
     return index_.producer(node.inputs().front());
   }
@@ -185,7 +185,7 @@ class Check {
   void judge_by_table(const onnx::Node& node, const Signature& forms, CheckedNode& checked) const {
     if (in_openvino()) {
       if (is_quantized(forms) && judge_joined(node, checked)) return;
-      if (const auto beyond = checking::beyond_table(node, model_, index_, forms, static_shapes_)) {
+      if (const auto beyond = checking::kernel_override(node, model_, index_, forms, static_shapes_)) {
         checked.precision = beyond->kernel;
         checked.rule = beyond->rule;
         checked.suggestion = beyond->suggestion;
@@ -213,7 +213,7 @@ class Check {
       }
     }
     if (target_.name.starts_with("qnn")) {
-      if (const auto why = checking::left_to_cpu(node, model_, index_, forms); !why.empty()) {
+      if (const auto why = checking::left_to_cpu_despite_table(node, model_, index_, forms); !why.empty()) {
         checked.on_cpu = true;
         checked.verdict = Verdict::falls_back;
         checked.rule = why;
@@ -237,8 +237,8 @@ class Check {
   // A product that OpenVINO joins with others.
   bool judge_joined(const onnx::Node& node, CheckedNode& checked) const {
     const auto found = joined_.find(index_.producer(node.outputs().front()));
-    if (found == joined_.end() || found->second == checking::Joined::integers) return false;
-    const bool wrong = found->second == checking::Joined::wrong;
+    if (found == joined_.end() || found->second == checking::ChainOutcome::integers) return false;
+    const bool wrong = found->second == checking::ChainOutcome::wrong;
     checked.precision = "float32";
     checked.verdict = wrong ? Verdict::refused : Verdict::falls_back;
     checked.rule =
@@ -322,8 +322,8 @@ class Check {
   const graph::ValueTypes& types_;
   graph::Index index_;
   bool static_shapes_;
-  std::unordered_map<int, checking::Joined> joined_;  // in OpenVINO, by position
-  std::map<std::size_t, std::size_t> places_;         // of nodes in the result
+  std::unordered_map<int, checking::ChainOutcome> joined_;  // in OpenVINO, by position
+  std::map<std::size_t, std::size_t> places_;               // of nodes in the result
   CheckResult result_;
 };
 

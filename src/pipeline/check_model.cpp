@@ -17,7 +17,7 @@
 #include "onnx/quark.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
-#include "run/model/low_floats.h"
+#include "run/model/float_types_16_bit.h"
 
 namespace detent::pipeline {
 namespace {
@@ -64,9 +64,9 @@ onnx::Model without_block_floats(onnx::Model model) {
 
 graph::ValueTypes types_of(const exec::PortsOf& ports_of, const onnx::Model& model, const Shapes& shapes) {
   auto simple = without_block_floats(model);
-  const auto low = run::low_floats(simple);
-  if (low.brain) graph::call_bfloat16_float16(simple);
-  auto types = exec::probe_values(ports_of, simple, shapes);
+  const auto low = run::find_16_bit_floats(simple);
+  if (low.brain) graph::relabel_bfloat16_as_float16(simple);
+  auto types = exec::infer_value_types(ports_of, simple, shapes);
   if (!low.brain || low.half) return types;
   for (auto& [name, value] : types) {
     if (value.type == onnx::DataType::float16) value.type = onnx::DataType::bfloat16;

@@ -63,7 +63,7 @@ Side read_side(const std::filesystem::path& path, const exec::PortsOf& ports_of,
     if (!side.low.empty()) side.model = std::move(unfolded);
   }
   if (side.low.empty()) prepare(side.model);
-  side.types = exec::probe_values(ports_of, side.model);
+  side.types = exec::infer_value_types(ports_of, side.model);
   side.inputs = run::input_specs(side.model);
   return side;
 }
@@ -120,7 +120,7 @@ exec::SessionOptions session_options(const CompareOptions& options) {
           .threads = options.threads,
           .stop = options.stop,
           .shares_cores = true,
-          .place = run::place_of(options.device, 2)};
+          .place = run::inference_device_of(options.device, 2)};
 }
 
 exec::SessionOptions with_edits(exec::SessionOptions options, const run::SharedDecisions& decisions) {
@@ -158,7 +158,7 @@ class TakingSide final : public data::TapReceiver {
   void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
     if (tap < values_) return taking_.receive(tap, tensor, parallel);
     (void)pairing_.take(tap);  // it has been recorded then
-    decisions_.play(tap - values_, tensor);
+    decisions_.apply_recorded(tap - values_, tensor);
   }
   const std::vector<run::PairSums>& sums() const { return taking_.sums(); }
 
@@ -279,12 +279,12 @@ bool worse(const Fidelity& a, const Fidelity& b) {
 std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& index, const CommonValues& common,
                                    const LayerRun& run, const run::Applied& applied) {
   std::vector<Fidelity> layers;
-  std::unordered_map<std::string, run::Judged> judged;
+  std::unordered_map<std::string, run::MeasuredValue> judged;
   for (std::size_t i = 0; i < common.in_float.size(); ++i) {
     layers.push_back(fidelity(common.in_float[i], common.made_by[i], run.sums()[i]));
     judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
   }
-  const auto scores = graph::scores(original.model, index);
+  const auto scores = graph::attention_scores(original.model, index);
   const std::set<std::string> is_score(scores.begin(), scores.end());
   for (auto& layer : layers) {
     auto explained = run::explain(original.model, index, layer.name, judged, applied, is_score.contains(layer.name));
@@ -348,7 +348,7 @@ Comparison compare_within_time(const CompareOptions& options) {
   const auto output_names = names_of(original.model.graph.outputs);
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
-  const auto inputs = run::narrowed(original.inputs, quantized.inputs);
+  const auto inputs = run::with_dimensions_of(original.inputs, quantized.inputs);
   const auto source = open_for(options, inputs);
   const auto tokens = run::find_tokens(inputs, output_names);
 
@@ -384,7 +384,8 @@ Comparison compare_within_time(const CompareOptions& options) {
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
   comparison.next_tokens = token_sums.result();
   if (!options.device.is_cpu())
-    note(comparison, {run::place_note(options.device, runtime, "the float model, and both for inner values,")});
+    note(comparison,
+         {run::inference_device_note(options.device, runtime, "the float model, and both for inner values,")});
   note(comparison, decisions.notes());
   note(comparison, source->notes());
   note(comparison, run::rounding_notes(quantized.low, deployed.overflows()));

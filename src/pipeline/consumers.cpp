@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kCpu = "CPUExecutionProvider";
 
-class InRuntime final : public Loaded {
+class InRuntime final : public LoadedModel {
  public:
   explicit InRuntime(exec::Session session, data::TapReceiver* receiver = nullptr)
       : session_(std::move(session)), receiver_(receiver) {}
@@ -46,17 +46,17 @@ class OnnxRuntime final : public Deployment {
   }
 
   std::string name() const override { return fmt::format("ONNX Runtime {}, {}", runtime_.version(), provider_); }
-  std::unique_ptr<Loaded> load(const std::filesystem::path& model) override {
+  std::unique_ptr<LoadedModel> load(const std::filesystem::path& model) override {
     exec::check_survives(runtime_, model,
                          {.threads = options_.threads, .load_seconds = load_seconds_, .stop = options_.stop});
     return std::make_unique<InRuntime>(exec::Session::of_file(runtime_, model, options_));
   }
-  std::unique_ptr<Loaded> load(const onnx::Model& model) override {
+  std::unique_ptr<LoadedModel> load(const onnx::Model& model) override {
     const auto where = fmt::format("model '{}', a part of it", model.path.string());
     return std::make_unique<InRuntime>(exec::Session(runtime_, exec::emit(model), where, options_));
   }
-  std::unique_ptr<Loaded> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
-                                      data::TapReceiver& receiver) override {
+  std::unique_ptr<LoadedModel> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
+                                           data::TapReceiver& receiver) override {
     auto options = options_;
     options.edits = true;
     const auto where = fmt::format("model '{}'", model.path.string());
@@ -80,7 +80,7 @@ class OnnxRuntime final : public Deployment {
 
 ElementType public_type(onnx::DataType type) { return static_cast<ElementType>(type); }
 
-class Brought final : public Loaded {
+class Brought final : public LoadedModel {
  public:
   Brought(Consumer::Run run, std::vector<data::InputSpec> inputs) : run_(std::move(run)), inputs_(std::move(inputs)) {}
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string&) override {
@@ -104,21 +104,21 @@ class OfCaller final : public Deployment {
   explicit OfCaller(Consumer& consumer) : consumer_(consumer) {}
 
   std::string name() const override { return consumer_.name(); }
-  std::unique_ptr<Loaded> load(const std::filesystem::path& model) override {
+  std::unique_ptr<LoadedModel> load(const std::filesystem::path& model) override {
     return loaded(model, onnx::read_model(model));
   }
-  std::unique_ptr<Loaded> load(const onnx::Model& model) override {
+  std::unique_ptr<LoadedModel> load(const onnx::Model& model) override {
     const auto file = folder_.path() / "part.onnx";
     onnx::write_model(model, file);
     return loaded(file, model);
   }
-  std::unique_ptr<Loaded> load_tapped(const onnx::Model&, const std::vector<std::string>&,
-                                      data::TapReceiver&) override {
+  std::unique_ptr<LoadedModel> load_tapped(const onnx::Model&, const std::vector<std::string>&,
+                                           data::TapReceiver&) override {
     return nullptr;
   }
   std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
     using Clock = std::chrono::steady_clock;
-    const std::array<std::unique_ptr<Loaded>, 2> models{load(both[0].file), load(both[1].file)};
+    const std::array<std::unique_ptr<LoadedModel>, 2> models{load(both[0].file), load(both[1].file)};
     std::vector<run::Turns> turns(models.size());
     for (std::size_t m = 0; m < models.size(); ++m) models[m]->run(both[m].samples.front(), "");  // warms it up
     const auto start = Clock::now();
@@ -134,7 +134,7 @@ class OfCaller final : public Deployment {
   }
 
  private:
-  std::unique_ptr<Loaded> loaded(const std::filesystem::path& file, const onnx::Model& model) {
+  std::unique_ptr<LoadedModel> loaded(const std::filesystem::path& file, const onnx::Model& model) {
     auto run = consumer_.load(file);
     if (!run) throw bad_input(fmt::format("{} does not take the model", name()));
     return std::make_unique<Brought>(std::move(run), run::input_specs(model));

@@ -18,9 +18,9 @@
 
 namespace detent::pipeline {
 
-class Loaded {
+class LoadedModel {
  public:
-  virtual ~Loaded() = default;
+  virtual ~LoadedModel() = default;
   virtual std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where) = 0;
 };
 
@@ -28,11 +28,11 @@ class Deployment {
  public:
   virtual ~Deployment() = default;
   virtual std::string name() const = 0;
-  virtual std::unique_ptr<Loaded> load(const std::filesystem::path& model) = 0;
-  virtual std::unique_ptr<Loaded> load(const onnx::Model& model) = 0;
+  virtual std::unique_ptr<LoadedModel> load(const std::filesystem::path& model) = 0;
+  virtual std::unique_ptr<LoadedModel> load(const onnx::Model& model) = 0;
   /// A model whose runs hand what is tapped to a receiver, which may change it; null where the consumer cannot.
-  virtual std::unique_ptr<Loaded> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
-                                              data::TapReceiver& receiver) = 0;
+  virtual std::unique_ptr<LoadedModel> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
+                                                   data::TapReceiver& receiver) = 0;
   /// A model's file, and samples of the types that it reads.
   struct Timed {
     std::filesystem::path file;

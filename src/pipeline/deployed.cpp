@@ -19,8 +19,8 @@
 #include "run/comparison/candidate.h"
 #include "run/comparison/latency_change.h"
 #include "run/comparison/proof.h"
+#include "run/model/float_types_16_bit.h"
 #include "run/model/kv_cache.h"
-#include "run/model/low_floats.h"
 #include "run/records/run_report.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
@@ -49,7 +49,7 @@ std::unique_ptr<data::SampleSource> open_first(const QuantizeOptions& options,
 
 }  // namespace
 
-CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples) {
+CompareOptions compare_options_for(const QuantizeOptions& options, std::size_t samples) {
   CompareOptions request;
   request.float_model = options.model;
   request.quantized_model = options.output;
@@ -68,7 +68,7 @@ CompareOptions comparison_of(const QuantizeOptions& options, std::size_t samples
 
 std::optional<Comparison> compare_layers(const QuantizeOptions& options, const exec::Runtime& runtime,
                                          std::size_t samples, QuantizeResult& result) {
-  auto request = comparison_of(options, samples);
+  auto request = compare_options_for(options, samples);
   if (const auto budget = options.resources.memory_budget) {
     trim_heap();
     const auto needed = needed_memory(result) + 2 * runtime.peak_activation_bytes();
@@ -195,11 +195,11 @@ const Fidelity& worst_of(const std::vector<Fidelity>& outputs) {
                            [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
 }
 
-run::LowFloats floats_of(const std::filesystem::path& file) {
+run::Has16BitFloats floats_of(const std::filesystem::path& file) {
   auto model = onnx::read_model(file);
   graph::unfold(model);
   graph::lift_constants(model);
-  return run::low_floats(model);
+  return run::find_16_bit_floats(model);
 }
 
 // As its devices compute it.
@@ -217,8 +217,8 @@ void take(const Comparison& comparison, AccuracyResult& accuracy) {
 // As the runtime computes the file.
 void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
-  const auto inputs = run::narrowed(run::input_specs(onnx::read_model(options.model)),
-                                    run::input_specs(onnx::read_model(options.output)));
+  const auto inputs = run::with_dimensions_of(run::input_specs(onnx::read_model(options.model)),
+                                              run::input_specs(onnx::read_model(options.output)));
   const auto source = open_first(options, inputs);
   const auto tell = [&](std::uint64_t done) {
     if (options.progress) options.progress("proof", done, kCompared);
@@ -227,11 +227,11 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
                                             run::guard_options(options), tell);
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
   if (found.outputs == 0) return;
-  run::tell(found, result.accuracy.emplace());
+  run::copy_fidelity(found, result.accuracy.emplace());
 }
 
 // The runtime's CPU has a few kernels of bfloat16, such as Cast.
-bool runs_here(const QuantizeOptions& options, const run::LowFloats& low) {
+bool runs_here(const QuantizeOptions& options, const run::Has16BitFloats& low) {
   if (!run::reason_against_proof(options.config).empty()) return false;
   if (!low.brain) return true;
   try {
@@ -287,7 +287,7 @@ std::optional<Comparison> compare_models(const QuantizeOptions& options, const s
   if (is_run) measure_file(options, result);
   if (is_run && !has_low && !options.report) return std::nullopt;
   if (options.samples != nullptr) options.samples->rewind();
-  auto request = comparison_of(options, kCompared);
+  auto request = compare_options_for(options, kCompared);
   request.outputs_only = !options.report;
   auto comparison = compare_made(request);
   const auto cache_db = leave_out_caches(comparison);

@@ -177,7 +177,7 @@ void describe_products(const exec::Runtime& runtime, const onnx::Model& model, c
     return;
   }
   try {
-    const auto types = exec::run_as(runtime, model);
+    const auto types = exec::deployed_op_types(runtime, model);
     for (const auto n : nodes) {
       const auto& node = model.graph.nodes[n];
       report.products.push_back({node.id(), node.op_type(), types[n], kFloat.contains(types[n])});
@@ -202,7 +202,7 @@ void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types
 // folding, for which the inputs have to be said.
 graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& model, const graph::Index& index,
                            const InspectOptions& options) {
-  auto types = exec::probe_values(runtime, model, options.input_shapes);
+  auto types = exec::infer_value_types(runtime, model, options.input_shapes);
   const auto is_static = [&](const std::string& value) { return graph::static_shape(types, value).has_value(); };
   const bool all = std::all_of(model.graph.nodes.begin(), model.graph.nodes.end(), [&](const auto& node) {
     return std::all_of(node.outputs().begin(), node.outputs().end(),
@@ -215,7 +215,7 @@ graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& mode
     if (!is_static(input.name)) return types;
     shapes[input.name] = *graph::static_shape(types, input.name);
   }
-  return exec::probe_values(runtime, model, shapes);
+  return exec::infer_value_types(runtime, model, shapes);
 }
 
 Inspection inspect_within_time(const InspectOptions& options) {

@@ -31,7 +31,7 @@
 #include "run/files/model_folder.h"
 #include "run/model/automatic_target.h"
 #include "run/model/choose_by_speed.h"
-#include "run/model/low_floats.h"
+#include "run/model/float_types_16_bit.h"
 #include "run/model/prepare.h"
 #include "run/model/proposals.h"
 #include "run/records/quantize_result.h"
@@ -172,7 +172,7 @@ std::uint64_t device_budget(const DeviceConfig& device) {
   }
 }
 
-void add_device(const QuantizeOptions& options, const planning::Circumstances& circumstances, Plan& plan) {
+void add_device_memory(const QuantizeOptions& options, const planning::Circumstances& circumstances, Plan& plan) {
   if (options.device.is_cpu()) return;
   plan.device.devices = options.device.cuda.size();
   plan.device.budget = device_budget(options.device);
@@ -226,10 +226,10 @@ void choose_by_speed(const QuantizeOptions& options, const exec::Runtime& runtim
 void count_nodes(run::Prepared prepared, const QuantizeOptions& options, Plan& plan) {
   plan.nodes_may_change = config::may_measure_accuracy(options) && config::has_samples(options) &&
                           options.accuracy.sensitivity != SensitivityMode::report;
-  count_nodes(prepared.model, run::place(prepared, options.config), plan);
+  count_nodes(prepared.model, run::place_qdq_pairs(prepared, options.config), plan);
   plan.nodes_with_gates = plan.nodes_quantized;
   prepared.integer_gates.clear();
-  count_nodes(prepared.model, run::place(prepared, options.config), plan);
+  count_nodes(prepared.model, run::place_qdq_pairs(prepared, options.config), plan);
 }
 
 void add_stages(const remedies::StageMemory& memory, Plan& plan) {
@@ -257,7 +257,7 @@ Plan plan_within_time(const QuantizeOptions& options) {
   auto prepared = run::prepare(std::move(original), options.config, runtime, work.path(), silent, limits);
   const auto specs = run::input_specs(prepared.model);
   const auto source = config::has_samples(options) ? run::open_samples(options, specs) : nullptr;
-  auto placement = run::place(prepared, options.config);
+  auto placement = run::place_qdq_pairs(prepared, options.config);
   choose_by_speed(options, runtime, source.get(), work, prepared, placement, result);
   count_nodes(prepared, options, result);
   result.tensors_observed = placement.to_observe().size();
@@ -273,10 +273,10 @@ Plan plan_within_time(const QuantizeOptions& options) {
     first = run::first_sample(*source, specs);
     circumstances.sample_bytes = first.bytes;
   }
-  add_device(options, circumstances, result);
+  add_device_memory(options, circumstances, result);
   const auto& shapes = first.shapes;
   for (const auto& [name, shape] : shapes) result.inputs.emplace_back(name, shape_text(shape));
-  const auto types = shapes.empty() ? prepared.types : exec::probe_values(runtime, prepared.model, shapes);
+  const auto types = shapes.empty() ? prepared.types : exec::infer_value_types(runtime, prepared.model, shapes);
   const auto cost = planning::calibration_cost(prepared.model, types, placement.to_observe(), circumstances);
   if (!cost) {
     result.notes.emplace_back(shapes.empty()

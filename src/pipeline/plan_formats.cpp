@@ -22,7 +22,7 @@
 #include "quantization/placement/placement.h"
 #include "quantization/placement/selection.h"
 #include "run/files/model_folder.h"
-#include "run/model/low_floats.h"
+#include "run/model/float_types_16_bit.h"
 #include "run/model/prepare.h"
 #include "run/records/quantize_result.h"
 #include "run/samples/samples.h"
@@ -101,8 +101,8 @@ class FormatPlanner {
     if (const auto& shapes = options_.config.input_shapes; !shapes.empty())
       note(graph::fix_input_shapes(model, shapes));
     look_at_samples(model);
-    note(compute_weights(model, options_.config, options_.weights_only,
-                         {[this] { return &runtime_; }, plan_.memory_budget / 4}));
+    note(fold_computed_weights(model, options_.config, options_.weights_only,
+                               {[this] { return &runtime_; }, plan_.memory_budget / 4}));
     const auto placement = quantization::place_blocks(model, options_.config, options_.weights_only);
     if (placement.tensors.empty()) throw no_blocks(options_.model, placement);
     note(placement.notes);
@@ -144,7 +144,7 @@ class FormatPlanner {
   }
 
   void place_block_floats(const run::Prepared& prepared) {
-    const auto placement = run::place(prepared, options_.config);
+    const auto placement = run::place_qdq_pairs(prepared, options_.config);
     note(placement.notes);
     const auto counts = run::count_nodes(prepared.model, placement,
                                          [&](const auto& value) { return placement.find(value) != nullptr; });

@@ -47,8 +47,8 @@ QuantizeOptions without_limits(QuantizeOptions options) {
 
 std::string told_of(const SearchPoint& point, std::size_t models) {
   return fmt::format("of {}, {} meets the limits best: {:.4g} ms, {} and {:.1f} dB when it was measured beside them",
-                     counted(models, "searched model"), point.name, 1e3 * point.seconds, format_size(point.bytes),
-                     point.sqnr_db);
+                     count_with_noun(models, "searched model"), point.name, 1e3 * point.seconds,
+                     format_size(point.bytes), point.sqnr_db);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "config/validate.h"
 #include "exec/session.h"
 #include "onnx/model.h"
-#include "run/model/low_floats.h"
+#include "run/model/float_types_16_bit.h"
 
 namespace detent::pipeline {
 namespace {

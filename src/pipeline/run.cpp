@@ -12,7 +12,7 @@
 
 namespace detent::pipeline {
 
-Run::Run(const Recipe& of, const Shared& with, run::RunProfiler& by)
+Run::Run(const Recipe& of, const SharedByRuns& with, run::RunProfiler& by)
     : recipe(of), options(of.options), shared(with), run_profiler(by), profiler(run_profiler.profiler()) {}
 
 Run::~Run() = default;

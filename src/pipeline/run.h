@@ -31,7 +31,7 @@ struct CacheWork;
 struct FloatWork;
 
 /// What several runs for the same model and samples know of each other.
-struct Shared {
+struct SharedByRuns {
   /// Extremes of the float model's values. Runs of weights in blocks fill it, those of 16-bit floats use it, and need
   /// no samples then. Null: nothing is known, and nobody asks.
   calibration::Statistics* extremes = nullptr;
@@ -44,14 +44,14 @@ struct Shared {
 
 struct Run {
   /// What is given must outlive the run.
-  Run(const Recipe& recipe, const Shared& shared, run::RunProfiler& profiler);
+  Run(const Recipe& recipe, const SharedByRuns& shared, run::RunProfiler& profiler);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
   ~Run();
 
   const Recipe& recipe;
   const QuantizeOptions& options;  // the recipe's
-  const Shared& shared;
+  const SharedByRuns& shared;
   run::RunProfiler& run_profiler;
   profile::Profiler& profiler;
   std::optional<exec::Runtime> runtime;

@@ -112,15 +112,16 @@ class Search {
     std::vector<std::filesystem::path> tables;
     for (const auto& machine : machines_) tables.push_back(machine.kernel_table);
     candidates_ = find_candidates(run_, formats_, tables);
-    front_ = searching::front(candidates_.problem, candidates_.whole);
+    front_ = searching::pareto_front(candidates_.problem, candidates_.whole);
     points_.emplace(options_, run_, work_.path() / "points");
     try {
-      make_singles();
+      measure_single_formats();
       for (int round = 1; round <= kRounds; ++round)
         make_mixed(front_, here(), options_.points * static_cast<std::size_t>(round) / kRounds);
       for (std::size_t m = 0; m < machines_.size(); ++m) {
         const auto there = machine(m);
-        make_mixed(searching::front(candidates_.elsewhere[m], there.timed), there, mixed_ + options_.points / kRounds);
+        make_mixed(searching::pareto_front(candidates_.elsewhere[m], there.timed), there,
+                   mixed_ + options_.points / kRounds);
       }
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::interrupted || !out_of_time_() || !points_->keep_timed()) throw;
@@ -131,7 +132,7 @@ class Search {
   }
 
  private:
-  void make_singles() {
+  void measure_single_formats() {
     for (auto& single : single_formats(run_, candidates_, formats_)) {
       if (!is_worth_a_model(single)) continue;
       SearchPoint point;
@@ -209,7 +210,7 @@ class Search {
     const auto expected = corrected(front, place);
     const bool any_near =
         std::any_of(expected.begin(), expected.end(), [&](const auto& c) { return is_near_limits(place, c); });
-    auto order = searching::spread(expected, measured(place), place.whole, expected.size());
+    auto order = searching::most_spread_points(expected, measured(place), place.whole, expected.size());
     if (place.problem != &candidates_.problem) fastest_first(expected, order);
     for (const auto p : order) {
       if (mixed_ >= wanted) break;
@@ -291,7 +292,7 @@ class Search {
       for (auto& each : row) each.peak_memory = memory[each.point];
     }
     result_.machines = serve(machines_, offered, result_.points, *options_.requests);
-    if (result_.machines.empty()) throw none_serves(options_, result_.points, machines_, seconds);
+    if (result_.machines.empty()) throw no_machine_error(options_, result_.points, machines_, seconds);
     for (const auto& each : result_.machines) {
       if (each.needed == 0) continue;
       const auto named = [&](const SearchPoint& point) { return point.name == each.model; };
@@ -334,7 +335,7 @@ class Search {
   run::RunDirectory work_;
   run::RunProfiler profiler_;
   const Recipe recipe_;
-  const Shared shared_;
+  const SharedByRuns shared_;
   Run run_;
   std::vector<NodeFormat> formats_;
   Candidates candidates_;

@@ -98,7 +98,7 @@ constexpr Stage kStages[] = {
     {"write and prove", kBlocks, not_lowered, write_result, quantization_matmul_nbits},
     {"write and prove", kBlocks | kIntegers, to_16_bits, write_result, post_process},
     {"write and prove", kAnyResult & ~(kBlocks | kIntegers), always, write_result, post_process},
-    {"choose again", kIntegers, not_lowered, choose_again},
+    {"choose again", kIntegers, not_lowered, leave_inexact_in_float},
 
     {"see whether it runs here", kBlocks | kCache, not_lowered, check_running},
     {"time", kAnyResult, is_timed, time_result},
@@ -131,7 +131,7 @@ void run_until(Run& run, void (*end)(Run&)) {
   }
 }
 
-QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared) {
+QuantizeResult run_stages(const QuantizeOptions& options, const SharedByRuns& shared) {
   run::RunProfiler profiler(options.profiler, options.profile);  // first: what a recipe reads counts
   const auto recipe = recipe_of(options);
   Run run(recipe, shared, profiler);

@@ -31,6 +31,6 @@ void run_until(Run& run, void (*end)(Run&) = nullptr);
 
 /// Makes the recipe of valid options, and runs the stages that it asks for. The output is written completely or not at
 /// all. Throws Error.
-QuantizeResult run_stages(const QuantizeOptions& options, const Shared& shared = {});
+QuantizeResult run_stages(const QuantizeOptions& options, const SharedByRuns& shared = {});
 
 }  // namespace detent::pipeline

@@ -66,7 +66,7 @@ class Layers {
         held_(held),
         result_(result),
         index_(model),
-        types_(exec::probe_values(exec::guarded_ports(runtime, {.stop = options.stop}), model)),
+        types_(exec::infer_value_types(exec::guarded_ports(runtime, {.stop = options.stop}), model)),
         models_(model, index_, types_) {}
 
   /// The model's outputs, computed exactly. `values` are the inputs.
@@ -183,7 +183,7 @@ class Layers {
   }
 
   // What runs as a part of the model may be refused as a model of its own.
-  std::unique_ptr<pipeline::Loaded> load(const onnx::Model& model, const onnx::Node& last) {
+  std::unique_ptr<pipeline::LoadedModel> load(const onnx::Model& model, const onnx::Node& last) {
     try {
       return deployment_.load(model);
     } catch (const Error& e) {
@@ -309,7 +309,7 @@ class Verifying {
     for (const auto& note : decisions_.notes()) result_.notes.push_back(note);
   }
 
-  std::unique_ptr<pipeline::Loaded> load_whole(run::DecisionPlayer& player) const {
+  std::unique_ptr<pipeline::LoadedModel> load_whole(run::DecisionPlayer& player) const {
     if (decisions_.taps().empty()) return deployment_->load(quantized_file_);
     return deployment_->load_tapped(model_, decisions_.taps(), player);
   }

@@ -77,7 +77,7 @@ class Rewriter {
   }
 
   // A value beside `original`, with the channels padded to whole blocks.
-  std::string in_blocks(const std::string& original, std::int64_t channels) {
+  std::string add_blocked_value(const std::string& original, std::int64_t channels) {
     std::string name = index_.fresh_name(original + " in blocks");
     const auto found = result_.types.find(original);
     if (found == result_.types.end()) return name;
@@ -93,13 +93,13 @@ class Rewriter {
     if (form.input) {
       auto& reordered = reordered_[inputs.front()];
       if (reordered.empty()) {
-        reordered = in_blocks(inputs.front(), form.inputs);
+        reordered = add_blocked_value(inputs.front(), form.inputs);
         nodes.emplace_back("ReorderInput", "", std::vector{inputs.front()}, std::vector{reordered});
       }
       inputs.front() = reordered;
     }
     const std::string& output = node.outputs().front();
-    const std::string result = in_blocks(output, form.outputs);
+    const std::string result = add_blocked_value(output, form.outputs);
     nodes.emplace_back("BlockedConv", node.name(), inputs, std::vector{result});
     nodes.emplace_back("ReorderOutput", "", std::vector{result}, std::vector{output});
   }

@@ -33,7 +33,7 @@ std::optional<std::uint64_t> alive_at_once(const onnx::Model& model, const graph
 
 }  // namespace
 
-exec::SessionMode tuning_for(const onnx::Model& model) {
+exec::SessionMode session_mode_for(const onnx::Model& model) {
   constexpr std::uint64_t kLittle = 32 * kMiB;
   return all_convolution_weights(model, graph::Index(model)) <= kLittle ? exec::SessionMode::blocked
                                                                         : exec::SessionMode::lean;
@@ -52,7 +52,7 @@ std::uint64_t statistics_bytes(const Circumstances& c) {
 std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const graph::ValueTypes& types,
                                                 const std::vector<std::string>& observed, const Circumstances& c) {
   const graph::Index index(model);
-  const bool blocked = tuning_for(model) == exec::SessionMode::blocked;
+  const bool blocked = session_mode_for(model) == exec::SessionMode::blocked;
   const auto alive = alive_at_once(model, index, types, observed, blocked);
   if (!alive) return std::nullopt;
   CalibrationCost cost;

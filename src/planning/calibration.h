@@ -15,7 +15,7 @@ namespace detent::planning {
 
 /// The blocked layout costs a copy of the convolutions' weights outside of the mapped file: taken where that is little
 /// beside what any session needs. Depends on the model alone, so that results do too.
-exec::SessionMode tuning_for(const onnx::Model& model);
+exec::SessionMode session_mode_for(const onnx::Model& model);
 
 /// A part of the peak, in bytes.
 struct MemoryPart {

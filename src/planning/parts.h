@@ -1,4 +1,4 @@
-// Private to plan/: the parts that memory is made of.
+// Private to planning/: the parts that memory is made of.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ class SegmentWalk {
 
   int nodes() const noexcept { return static_cast<int>(nodes_.size()); }
   /// Bytes of one sample that are spooled at a cut: values made before it and read after it.
-  std::uint64_t waiting(int cut) const { return waiting_[static_cast<std::size_t>(cut)]; }
+  std::uint64_t bytes_spooled_at(int cut) const { return waiting_[static_cast<std::size_t>(cut)]; }
 
  private:
   struct Value {

@@ -60,11 +60,11 @@ class Planner {
       const SegmentCost cost = cost_of(begin, end);
       const bool only = chosen.empty();
       const std::uint64_t weights = fits(cost, begin, end, memory) ? cost.weights : 0;
-      peak = std::max(peak, hard(cost, begin, end) + weights);
+      peak = std::max(peak, least_memory_of(cost, begin, end) + weights);
       resident = std::max(resident, cost.anonymous + weights);
       if (!only) plan.spool_traffic += traffic(cost, begin);
       if (!only) kept = std::max(kept, kept_by(cost, begin, end));
-      both = std::max(both, waiting(begin) + waiting(end));
+      both = std::max(both, bytes_spooled_at(begin) + bytes_spooled_at(end));
       begin = end;
     }
     const std::uint64_t counted = peak - resident;  // for buffers, whatever segment runs
@@ -94,19 +94,19 @@ class Planner {
     return shares;
   }
 
-  std::uint64_t waiting(int cut) const { return cut == 0 ? 0 : walk_.waiting(cut) * samples_; }
+  std::uint64_t bytes_spooled_at(int cut) const { return cut == 0 ? 0 : walk_.bytes_spooled_at(cut) * samples_; }
   std::uint64_t buffers(const SegmentCost& cost) const {
     return budget_.all_in_memory ? 0 : spool_buffers(cost.read_bytes + cost.write_bytes);
   }
   bool is_whole(int begin, int end) const { return begin == 0 && end == walk_.nodes(); }
 
   // What a segment cannot do without.
-  std::uint64_t hard(const SegmentCost& cost, int begin, int end) const {
+  std::uint64_t least_memory_of(const SegmentCost& cost, int begin, int end) const {
     return cost.anonymous + (is_whole(begin, end) ? 0 : buffers(cost));
   }
   // Whether its weights stay resident from sample to sample.
   bool fits(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
-    return hard(cost, begin, end) + cost.weights <= memory;
+    return least_memory_of(cost, begin, end) + cost.weights <= memory;
   }
   std::uint64_t traffic(const SegmentCost& cost, int begin) const {
     return samples_ * (cost.write_bytes + (begin == 0 ? 0 : cost.read_bytes));
@@ -114,15 +114,15 @@ class Planner {
 
   // What waits at the most while the segment runs, given back and handed on sample by sample.
   std::uint64_t kept_by(const SegmentCost& cost, int begin, int end) const {
-    return std::max(waiting(begin), waiting(end)) + workers_ * (cost.read_bytes + cost.write_bytes);
+    return std::max(bytes_spooled_at(begin), bytes_spooled_at(end)) + workers_ * (cost.read_bytes + cost.write_bytes);
   }
 
   // Whether the tensors spooled before and after the segment have room while it runs.
   bool has_room(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
     if (is_whole(begin, end)) return true;
-    const std::uint64_t both = waiting(begin) + waiting(end);
+    const std::uint64_t both = bytes_spooled_at(begin) + bytes_spooled_at(end);
     const std::uint64_t kept = kept_by(cost, begin, end);
-    const std::uint64_t room = memory - std::min(memory, hard(cost, begin, end) + cost.weights);
+    const std::uint64_t room = memory - std::min(memory, least_memory_of(cost, begin, end) + cost.weights);
     if (budget_.all_in_memory) return kept <= room;
     if (budget_.all_on_disk) return both <= budget_.disk;
     return kept <= room || both <= budget_.disk + room;
@@ -137,7 +137,7 @@ class Planner {
       for (; node < cuts_[b]; ++node) cost = walk_.step();
       // Memory only falls again where a segment hands on less than it holds, which activations alone can do.
       if (cost.anonymous > memory + memory / 2) break;
-      if (hard(cost, cuts_[a], cuts_[b]) > memory || !has_room(cost, cuts_[a], cuts_[b], memory)) continue;
+      if (least_memory_of(cost, cuts_[a], cuts_[b]) > memory || !has_room(cost, cuts_[a], cuts_[b], memory)) continue;
       const std::uint64_t reads = fits(cost, cuts_[a], cuts_[b], memory) ? 1 : samples_;
       const bool whole = is_whole(cuts_[a], cuts_[b]);
       found(b, kSegment + (whole ? 0 : traffic(cost, cuts_[a])) + cost.weights * reads);
@@ -169,7 +169,8 @@ std::vector<int> refine(const SegmentWalk& walk, const std::vector<int>& possibl
     const auto low = std::lower_bound(possible.begin(), possible.end(), static_cast<int>(target - width / 2) + 1);
     const auto high = std::upper_bound(low, possible.end(), static_cast<int>(target + width / 2));
     if (low == high) continue;
-    chosen.push_back(*std::min_element(low, high, [&](int a, int b) { return walk.waiting(a) < walk.waiting(b); }));
+    chosen.push_back(*std::min_element(
+        low, high, [&](int a, int b) { return walk.bytes_spooled_at(a) < walk.bytes_spooled_at(b); }));
   }
   std::sort(chosen.begin(), chosen.end());
   chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());

@@ -67,7 +67,7 @@ void DeviceActivity::add_device(int number, std::string name, std::uint64_t memo
   use.use.memory_budget = std::max(use.use.memory_budget, memory_budget);
 }
 
-void DeviceActivity::foretell_memory(int number, std::uint64_t bytes) {
+void DeviceActivity::add_memory_estimate(int number, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   DeviceUse& use = use_of(number).use;
   use.memory_foretold = std::max(use.memory_foretold, bytes);

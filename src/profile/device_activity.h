@@ -71,7 +71,7 @@ class DeviceActivity {
 
   void add_device(int number, std::string name, std::uint64_t memory_budget);
   /// The largest of all that are foretold is what counts.
-  void foretell_memory(int number, std::uint64_t bytes);
+  void add_memory_estimate(int number, std::uint64_t bytes);
   void set_memory(int number, std::uint64_t used);
   void set_storage(int number, std::string how);
 

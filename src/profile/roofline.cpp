@@ -7,7 +7,7 @@
 namespace detent::profile {
 namespace {
 
-using Bound = Verdict::Bound;
+using Bound = Bottleneck::Bound;
 
 /// Whether figures are positive is all that is asked of them: what is not known has no part.
 double share_of(double amount, double peak, double seconds) {
@@ -158,7 +158,7 @@ std::string_view bound_name(Bound bound) noexcept {
   return "unknown";
 }
 
-Verdict judge(const Work& work, const MachinePeaks& peaks, std::string_view stage) {
+Bottleneck find_bottleneck(const Work& work, const MachinePeaks& peaks, std::string_view stage) {
   const std::array<std::pair<Bound, double>, 4> shares{
       {{Bound::compute, share_of(work.flops, peaks.flops_per_second, work.seconds)},
        {Bound::memory, share_of(work.memory_bytes, peaks.memory_bytes_per_second, work.seconds)},

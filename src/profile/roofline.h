@@ -20,7 +20,7 @@ struct Work {
   double pressure_seconds = 0;
 };
 
-struct Verdict {
+struct Bottleneck {
   enum class Bound { compute, memory, disk, transfer, waiting, contention };
 
   Bound bound = Bound::waiting;
@@ -31,7 +31,7 @@ struct Verdict {
 };
 
 /// "compute", "memory", "disk", "transfer", "waiting" or "contention".
-std::string_view bound_name(Verdict::Bound bound) noexcept;
+std::string_view bound_name(Bottleneck::Bound bound) noexcept;
 
 /// Below this share of its peak no resource sets the pace.
 constexpr double kLeastShare = 0.25;
@@ -41,7 +41,7 @@ constexpr double kBusyShare = 0.7;
 /// With this share of the time under pressure, a stage that kept the processor less busy waited for other programs.
 constexpr double kPressureShare = 0.3;
 
-/// The names by which judge() knows the stages "Calibration" and "Fast Finetune" of a run on a GPU.
+/// The names by which find_bottleneck() knows the stages "Calibration" and "Fast Finetune" of a run on a GPU.
 inline constexpr std::string_view kCalibrationOnGpu = "Calibration on a GPU";
 inline constexpr std::string_view kTuningOnGpu = "Fast Finetune on a GPU";
 
@@ -49,6 +49,6 @@ inline constexpr std::string_view kTuningOnGpu = "Fast Finetune on a GPU";
 /// is the bound. When none needs a quarter of it, the bound is compute if the processor was busy all the same (with
 /// other work than arithmetic on float32), contention if other programs had it, else waiting. `stage` is a name as in
 /// the profile; it only chooses the advice.
-Verdict judge(const Work& work, const MachinePeaks& peaks, std::string_view stage);
+Bottleneck find_bottleneck(const Work& work, const MachinePeaks& peaks, std::string_view stage);
 
 }  // namespace detent::profile

@@ -11,9 +11,9 @@
 namespace detent::profile {
 
 /// Writes stages and spans as bars, each kind and lane on tracks of its own, and memory, disk, bus and storage rates as
-/// curves. Bars that
-/// overlap without one holding the other, as those of several workers do, get further tracks. Any bytes are good as
-/// names and lanes. Times that are negative or not finite count as 0, longer ones than 1e9 seconds as that.
+/// curves. Bars that overlap without one holding the other, as those of several workers do, get further tracks. Any
+/// bytes are good as names and lanes. Times that are negative or not finite count as 0, longer ones than 1e9 seconds as
+/// that.
 ///
 /// The file appears whole or not at all. Throws as check_trace_path does, and resource when the disk is full.
 void write_trace(const std::filesystem::path& path, const std::vector<StageTime>& stages,

@@ -182,7 +182,7 @@ void raise_shared(const Placement& placement, const ConstantScans& scans, const 
 
 QuantType type_of(const Mark& mark, const QuantConfig& config) {
   if (mark.is_weight) return config.weight_type;
-  const auto type = mark.wide ? widened(config.activation_type) : config.activation_type;
+  const auto type = mark.wide ? with_16_bits(config.activation_type) : config.activation_type;
   return mark.centred ? with_sign(type) : type;
 }
 
@@ -244,7 +244,7 @@ void narrow_masks(const calibration::Ranges& ranges, const Placement& placement,
   }
 }
 
-void complete_shared(const Placement& placement, ActivationRanges& ranges) {
+void copy_shared_ranges(const Placement& placement, ActivationRanges& ranges) {
   bool progress = true;  // in one round, as a rule: who shares comes after whom it shares with
   while (progress) {
     progress = false;

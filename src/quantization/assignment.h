@@ -73,7 +73,7 @@ void narrow_masks(const calibration::Ranges& ranges, const Placement& placement,
 
 /// Gives values that share a scale under `placement` the range of the value that they share it with, for placements
 /// under which they no longer do.
-void complete_shared(const Placement& placement, ActivationRanges& ranges);
+void copy_shared_ranges(const Placement& placement, ActivationRanges& ranges);
 
 /// Scales and zero points of all marks that can have them. Values without a range (never produced, or always empty) and
 /// those that share with one are left out and noted.

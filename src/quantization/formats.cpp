@@ -32,7 +32,7 @@ onnx::SmallFloat small_float(QuantType type) noexcept {
                                          : onnx::kFloat4E2M1;
 }
 bool is_16_bit(QuantType type) noexcept { return type == QuantType::int16 || type == QuantType::uint16; }
-QuantType widened(QuantType type) noexcept { return is_signed(type) ? QuantType::int16 : QuantType::uint16; }
+QuantType with_16_bits(QuantType type) noexcept { return is_signed(type) ? QuantType::int16 : QuantType::uint16; }
 QuantType with_sign(QuantType type) noexcept {
   return type == QuantType::uint8 ? QuantType::int8 : type == QuantType::uint16 ? QuantType::int16 : type;
 }

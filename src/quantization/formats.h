@@ -22,7 +22,7 @@ bool is_signed(QuantType type) noexcept;
 onnx::SmallFloat small_float(QuantType type) noexcept;
 bool is_16_bit(QuantType type) noexcept;
 /// The type of 16 bits with the same sign.
-QuantType widened(QuantType type) noexcept;
+QuantType with_16_bits(QuantType type) noexcept;
 /// The type of the same width with a sign.
 QuantType with_sign(QuantType type) noexcept;
 bool is_4_bit(QuantType type) noexcept;

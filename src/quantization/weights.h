@@ -23,8 +23,7 @@ std::vector<ScaleZeroPoint> weight_params(const std::vector<calibration::KeyRang
                                           const WeightFormat& format);
 
 /// The integers: clip(round_half_even(w / scale) + zero_point), in float32 as ONNX Runtime does; or the nearest floats
-/// of the type to w / scale. The data are made when
-/// they are written.
+/// of the type to w / scale. The data are made when they are written.
 onnx::Tensor quantized_weight(const onnx::Tensor& weight, std::string name, const WeightFormat& format,
                               const std::vector<ScaleZeroPoint>& params);
 

@@ -64,7 +64,7 @@ class Equalization : public Remedy {
       candidates_.push_back(std::move(candidate));
     }
     if (candidates_.empty()) return false;
-    watch();
+    collect_extremes();
     keep_uneven();
     keep_harmful();
     keep_improved();
@@ -80,7 +80,7 @@ class Equalization : public Remedy {
     const auto count = std::clamp<std::size_t>(samples_ / kJudgingEvery, 1, kMostSamples);
     const auto results = evaluator_->run(*draft_, rounded_by(trials), trials, {count, samples_ - count});
     const auto before = errors_of(results[0]), after = errors_of(results[1]);
-    return change_of(before, after) < kImprovement && worst_of(after) <= worst_of(before);
+    return mean_error_ratio(before, after) < kImprovement && worst_of(after) <= worst_of(before);
   }
 
   // Rewrites the model. A value that is read with its channels scaled has a name of its own there.
@@ -97,7 +97,7 @@ class Equalization : public Remedy {
       if (is_kept && own != ranges.end()) origin = own->second.origin;
       ranges[names[i]] = {candidates_[i].scaled_range, std::move(origin)};
     }
-    auto placement = run::place(draft.prepared, evaluator.options().config);
+    auto placement = run::place_qdq_pairs(draft.prepared, evaluator.options().config);
     draft.proposals.constants =
         quantization::scan_weights(draft.prepared.model, placement, evaluator.options().allow_nonfinite);
     draft.assign(std::move(placement), evaluator.options().config);
@@ -106,7 +106,7 @@ class Equalization : public Remedy {
   }
 
  private:
-  void watch() {
+  void collect_extremes() {
     std::map<std::string, Candidate*> by_value;
     quantization::AssignedValues tapped;
     for (auto& candidate : candidates_) {
@@ -220,9 +220,9 @@ class Equalization : public Remedy {
       const auto first = results.begin() + static_cast<std::ptrdiff_t>(at);
       const auto scaled = first + std::ssize(candidate.plain);
       const auto best = std::min_element(
-          first, scaled, [](const auto& a, const auto& b) { return change_of(errors_of(b), errors_of(a)) < 1; });
+          first, scaled, [](const auto& a, const auto& b) { return mean_error_ratio(errors_of(b), errors_of(a)) < 1; });
       at += candidate.plain.size() + 1;
-      if (change_of(errors_of(*best), errors_of(*scaled)) > kImprovement) continue;
+      if (mean_error_ratio(errors_of(*best), errors_of(*scaled)) > kImprovement) continue;
       candidate.best_plain = &candidate.plain[static_cast<std::size_t>(best - first)];
       done_.push_back({candidate.scaling.value, worst_error_of(*best), worst_error_of(*scaled)});
       kept.push_back(std::move(candidate));

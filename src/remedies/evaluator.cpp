@@ -77,7 +77,7 @@ bool Evaluator::has_rows_for_samples() {
   return sample && run::rows_are_samples(env_.runtime, env_.model, *sample, options().threads);
 }
 
-void Evaluator::rest() {
+void Evaluator::release_trial_memory() {
   runner_.reset();
   references_.clear();
   if (source_) source_->keep(false);
@@ -109,7 +109,7 @@ double Evaluator::score(const Draft& draft, onnx::Model quantized) {
     return run::measure_candidate(quantized, env_.directory / kCandidate, options(), [&](const auto& file) {
       return accuracy.metric == AccuracyMetric::command
                  ? run::share_of_float_score(accuracy, options().model, file, float_score_, options().stop)
-                 : run::value_of(deployed(file), accuracy.metric);
+                 : run::metric_value(deployed(file), accuracy.metric);
     });
   });
 }
@@ -185,13 +185,13 @@ Sensitivities Evaluator::measure(const Draft& draft) {
     for (std::size_t v = 0; v < alone.size(); ++v) measured.errors[measured.values[v]] = errors_of(results[v]);
     return measured;
   }
-  share_out(draft, alone, run_near(draft, values, alone, near_samples()), measured);
+  split_group_errors(draft, alone, run_near(draft, values, alone, near_samples()), measured);
   return measured;
 }
 
 // The error of each group of neighbours at the results, in proportion to what its values do near themselves.
-void Evaluator::share_out(const Draft& draft, const std::vector<Trial>& alone, const std::vector<TrialResult>& near,
-                          Sensitivities& measured) {
+void Evaluator::split_group_errors(const Draft& draft, const std::vector<Trial>& alone,
+                                   const std::vector<TrialResult>& near, Sensitivities& measured) {
   const auto model =
       make_trial_model(draft.prepared.model, draft.prepared.types, draft.assignment.placement, draft.assignment.values);
   const graph::Index index(model.model);

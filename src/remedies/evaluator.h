@@ -45,7 +45,7 @@ struct TrialEnv {
             options.threads,
             options.progress,
             options.stop,
-            run::place_of(options.device, runtime)};
+            run::inference_device_of(options.device, runtime)};
   }
 };
 
@@ -113,7 +113,7 @@ class Evaluator {
 
   /// Gives back the memory of what trials keep for those that may follow, for work that needs it. They take longer
   /// then.
-  void rest();
+  void release_trial_memory();
 
   /// To be called when the float model was rewritten.
   void model_changed();
@@ -123,8 +123,8 @@ class Evaluator {
   run::DeployedFidelity deployed(const std::filesystem::path& file);
   bool has_rows_for_samples();
   std::vector<int> parts_in(const TrialModel& model, const Draft& draft);
-  void share_out(const Draft& draft, const std::vector<Trial>& alone, const std::vector<TrialResult>& near,
-                 Sensitivities& measured);
+  void split_group_errors(const Draft& draft, const std::vector<Trial>& alone, const std::vector<TrialResult>& near,
+                          Sensitivities& measured);
 
   run::Context context() const;
 

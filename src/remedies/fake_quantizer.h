@@ -58,7 +58,7 @@ class FakeQuantizer : public data::TapReceiver {
   /// Marks whose values are the same in every run: what they are rounded to is kept, up to some memory.
   void expect_constants(std::unordered_set<std::string> marks) { constants_ = std::move(marks); }
   /// What is rounded from now on; must outlive that. Null: nothing.
-  void switch_on(const Trial* trial) { trial_ = trial; }
+  void set_trial(const Trial* trial) { trial_ = trial; }
 
   void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override;
 

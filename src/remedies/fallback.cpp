@@ -41,8 +41,8 @@ class Fallback : public Remedy {
     index_.emplace(model);
     // Where float is no way out, what errs may be any operator, as a logarithm of small values.
     const bool all = config::target(evaluator.options().config).all_operators;
-    const auto workload =
-        weigh(model, *index_, evaluator.static_types(draft), draft.assignment.placement, draft.prepared.unseen, all);
+    const auto workload = workload_of(model, *index_, evaluator.static_types(draft), draft.assignment.placement,
+                                      draft.prepared.unseen, all);
     if (accuracy().target) {
       if (!reach(choose(workload, kNone), [this](const auto& choices) { return is_reached(choices); }))
         throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
@@ -127,7 +127,7 @@ class Fallback : public Remedy {
   }
 
   quantization::Placement place(const std::vector<std::size_t>& nodes) const {
-    return run::place(draft_->prepared, evaluator_->options().config, {accuracy().fallback, nodes});
+    return run::place_qdq_pairs(draft_->prepared, evaluator_->options().config, {accuracy().fallback, nodes});
   }
 
   quantization::Assignment assign_with(const std::vector<FallbackChoice>& choices) const {

@@ -41,7 +41,7 @@ class Chooser {
       : errors_(errors), place_(place), limits_(limits), whole_(predicted_error(place({}), errors)) {}
 
   /// Of each candidate, what it takes away alone; to be called once.
-  void look_at(const std::vector<Candidate>& candidates) {
+  void measure_each_alone(const std::vector<Candidate>& candidates) {
     for (const auto& candidate : candidates) {
       auto& alone = alone_[candidate.node] = whole_;
       const auto left = predicted_error(place_({candidate.node}), errors_);
@@ -156,7 +156,7 @@ class Chooser {
 std::vector<FallbackChoice> choose_fallbacks(const std::vector<Candidate>& candidates, const MarkErrors& errors,
                                              const Place& place, const ChoiceLimits& limits) {
   Chooser chooser(errors, place, limits);
-  chooser.look_at(candidates);
+  chooser.measure_each_alone(candidates);
   auto best = chooser.choose(candidates, nullptr);
   for (const auto& first : chooser.left_for_lack_of_room(best)) {
     auto other = chooser.choose(candidates, &first);

@@ -31,7 +31,7 @@ class Gates : public Remedy {
     const graph::Index index(model);
     const auto every = quantization::all_gates(model, index);
     const auto whole = assign(draft, evaluator, every);
-    for (const auto& gate : quantization::find_gates(model, index)) {
+    for (const auto& gate : quantization::find_gated_activations(model, index)) {
       const auto n = static_cast<std::size_t>(gate.sigmoid);
       if (whole.placement.selected[n]) gates_.push_back(model.graph.nodes[n].outputs().front());
     }
@@ -56,7 +56,7 @@ class Gates : public Remedy {
   }
 
   void keep(Draft& draft, Evaluator& evaluator) override {
-    draft.notes.push_back("computed in integers: " + counted(chosen_.size(), "gate"));
+    draft.notes.push_back("computed in integers: " + count_with_noun(chosen_.size(), "gate"));
     draft.prepared.integer_gates = std::move(chosen_);
     draft.assignment = std::move(assignment_);
     draft.sensitivities.reset();
@@ -67,7 +67,7 @@ class Gates : public Remedy {
   static quantization::Assignment assign(const Draft& draft, const Evaluator& evaluator,
                                          const quantization::GateNames& gates) {
     const auto& config = evaluator.options().config;
-    auto placement = run::place(draft.prepared, config, {}, &gates);
+    auto placement = run::place_qdq_pairs(draft.prepared, config, {}, &gates);
     return quantization::assign(draft.prepared.model, std::move(placement), draft.proposals, config);
   }
 

@@ -26,7 +26,7 @@ struct Row {
 };
 
 /// Whether what was measured is acted on.
-inline bool acts(const QuantizeOptions& options) {
+inline bool applies_remedies(const QuantizeOptions& options) {
   return options.accuracy.target || options.accuracy.sensitivity == SensitivityMode::automatic;
 }
 
@@ -39,21 +39,23 @@ inline bool may_fall_back(const QuantizeOptions& options) {
 }
 
 /// Those that decide what computes on integers at all.
-inline constexpr Row kOfForms[] = {{"recurrent layers", [](const auto& o) { return acts(o); }, false, recurrent},
-                                   {"gates",
-                                    [](const auto& o) {
-                                      return acts(o) && config::makes_gates(o.config) &&
-                                             !quantization::is_16_bit(o.config.activation_type);
-                                    },
-                                    false, gates}};
+inline constexpr Row kOfForms[] = {
+    {"recurrent layers", [](const auto& o) { return applies_remedies(o); }, false, recurrent},
+    {"gates",
+     [](const auto& o) {
+       return applies_remedies(o) && config::writes_hard_sigmoids(o.config) &&
+              !quantization::is_16_bit(o.config.activation_type);
+     },
+     false, gates}};
 
 /// Those that change the assignment.
 inline constexpr Row kOfAssignments[] = {
-    {"equalization", [](const auto& o) { return acts(o) && o.accuracy.equalize == EqualizeMode::automatic; }, false,
+    {"equalization",
+     [](const auto& o) { return applies_remedies(o) && o.accuracy.equalize == EqualizeMode::automatic; }, false,
      equalization},
     {"range choice", [](const auto& o) { return o.accuracy.sensitivity == SensitivityMode::automatic; }, true,
      range_choice},
-    {"fallback", [](const auto& o) { return acts(o) && may_fall_back(o); }, true, fallback},
+    {"fallback", [](const auto& o) { return applies_remedies(o) && may_fall_back(o); }, true, fallback},
 };
 
 /// Those that change the emitted model.

@@ -35,7 +35,7 @@ std::vector<int> crossings(const onnx::Model& model, const graph::Index& index) 
     }
   }
   for (std::size_t i = 1; i < change.size(); ++i) change[i] += change[i - 1];
-  const auto inside = graph::inside_bodies(model);
+  const auto inside = graph::cuts_inside_bodies(model);
   for (std::size_t i = 0; i < inside.size(); ++i) {
     if (inside[i]) change[i] = kNoCut;
   }
@@ -43,7 +43,7 @@ std::vector<int> crossings(const onnx::Model& model, const graph::Index& index) 
 }
 
 // Where what a tap shows is made or, of a constant, first read.
-int place_of(const graph::Index& index, const std::string& value) {
+int position_of_value(const graph::Index& index, const std::string& value) {
   if (const int producer = index.producer(value); producer != graph::kNone) return producer;
   const auto readers = index.consumers(value);
   if (index.initializer(value) == graph::kNone || readers.empty()) return 0;
@@ -184,7 +184,7 @@ class NearTrials {
     std::vector<std::string> taps, marks;
     for (const auto& tap : model_.taps) {
       const auto mark = model_.mark_of.find(tap);
-      const int place = place_of(index_, tap);
+      const int place = position_of_value(index_, tap);
       const bool held = model_.held.contains(tap);
       if ((mark == model_.mark_of.end() && !held) || place < begin || place >= end) continue;
       const bool wanted =
@@ -199,10 +199,10 @@ class NearTrials {
       if (model_.held.contains(taps[tap])) quantizer_.hold(tap);
     }
     for (auto& values : samples_) {
-      quantizer_.switch_on(nullptr);
+      quantizer_.set_trial(nullptr);
       const auto reference = window.run(values, "a sample", quantizer_);
       for (const auto t : here) {
-        quantizer_.switch_on(&trials_[t]);
+        quantizer_.set_trial(&trials_[t]);
         add(results_[t], window.measured(), reference, window.run(values, "a trial", quantizer_));
         failpoint("accuracy.trial");
         if (context_.progress) context_.progress("accuracy", ++done_, trials_.size() * samples_.size());
@@ -265,7 +265,8 @@ std::size_t part_of(const TrialModel& model, const graph::Index& index, const st
   int first = std::numeric_limits<int>::max();
   for (const auto& tap : model.taps) {
     const auto mark = model.mark_of.find(tap);
-    if (mark != model.mark_of.end() && trial.contains(mark->second)) first = std::min(first, place_of(index, tap));
+    if (mark != model.mark_of.end() && trial.contains(mark->second))
+      first = std::min(first, position_of_value(index, tap));
   }
   return first == std::numeric_limits<int>::max() ? 0 : part_at(parts, first);
 }

@@ -40,7 +40,7 @@ class RangeChoice : public Remedy {
       const auto own = errors_of(results[i++]);
       double change = kBetter;
       for (; i < alternatives.size() && alternatives[i].mark->value == value; ++i) {
-        const double changed = change_of(own, errors_of(results[i]));
+        const double changed = mean_error_ratio(own, errors_of(results[i]));
         if (changed >= change) continue;
         change = changed;
         best = &alternatives[i];

@@ -27,8 +27,8 @@ void measure(Draft& draft, Evaluator& evaluator) {
   if (draft.sensitivities) return;
   evaluator.begin("each value");
   // Values that a smaller placement gives a scale of their own keep the range of the value that they shared it with.
-  quantization::complete_shared(draft.assignment.placement, draft.proposals.ranges);
-  quantization::complete_shared(draft.assignment.placement, draft.proposals.wide);
+  quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.ranges);
+  quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.wide);
   draft.sensitivities = evaluator.measure(draft);
 }
 
@@ -48,8 +48,8 @@ void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, c
   for (const auto& product : workload.products) {
     auto nodes = draft.fallbacks;
     nodes.push_back(product.node);
-    const auto placement =
-        run::place(draft.prepared, evaluator.options().config, {evaluator.options().accuracy.fallback, nodes});
+    const auto placement = run::place_qdq_pairs(draft.prepared, evaluator.options().config,
+                                                {evaluator.options().accuracy.fallback, nodes});
     const double removed = removed_share(now, predicted_error(placement, errors), now, 0);
     if (removed < kWorthNaming) continue;
     draft.worst_left.push_back({draft.prepared.model.graph.nodes[product.node].label(), removed,
@@ -98,11 +98,12 @@ void conclude(Draft& draft, Evaluator& evaluator) {
   const auto& types = evaluator.static_types(draft);
   const auto& unseen = draft.prepared.unseen;
   const bool all = config::target(evaluator.options().config).all_operators;
-  const auto workload = weigh(model, index, types, run::place(draft.prepared, evaluator.options().config), unseen, all);
+  const auto workload =
+      workload_of(model, index, types, run::place_qdq_pairs(draft.prepared, evaluator.options().config), unseen, all);
   result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, evaluator.options().config);
   for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
   if (!workload.is_known) result.integer_macs.reset();
-  result.wide_macs = wide_macs(model, index, workload, draft.assignment.placement);
+  result.wide_macs = macs_of_16_bits(model, index, workload, draft.assignment.placement);
   name_worst(draft, evaluator, index, workload);
   refuse_useless(draft, evaluator.options());
 }
@@ -198,7 +199,7 @@ void improve(Draft& draft, Evaluator& evaluator) {
 void leave_in_float(Draft& draft, Evaluator& evaluator, const std::vector<std::string>& nodes) {
   const auto& options = evaluator.options();
   draft.prepared.inexact.insert(nodes.begin(), nodes.end());
-  draft.assign(run::place(draft.prepared, options.config, {options.accuracy.fallback, draft.fallbacks}),
+  draft.assign(run::place_qdq_pairs(draft.prepared, options.config, {options.accuracy.fallback, draft.fallbacks}),
                options.config);
   evaluator.set_judged(std::nullopt);
   draft.result.sensitivities.clear();

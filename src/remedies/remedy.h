@@ -1,5 +1,5 @@
 // A way to make a quantized model better. A remedy is one file with a class behind this interface and a row in
-// remedies.cpp.
+// list.h.
 #pragma once
 
 #include "remedies/draft.h"

@@ -87,7 +87,7 @@ std::vector<TrialResult> share_trials(
   const auto [first, end] = shim::share_of(ranks, trials.size());
   const auto mine = first < end ? run(trials.subspan(first, end - first)) : std::vector<TrialResult>();
   std::vector<TrialResult> all;
-  const auto of_all = shim::of_all(ranks, written(mine), stop);
+  const auto of_all = shim::all_gather(ranks, written(mine), stop);
   for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
     for (Reader reader(static_cast<int>(rank), of_all[rank]); !reader.is_at_end();) {
       auto& result = all.emplace_back();

@@ -27,7 +27,7 @@ std::map<int, std::vector<graph::Operand>> hold_decisions(const graph::Decisions
   trial.taps = decisions.held;
   for (const auto& operand : decisions.operands) {
     copies[operand.node].push_back(operand);
-    const auto name = graph::copy_name(trial.model, operand);
+    const auto name = graph::operand_copy_name(trial.model, operand);
     const auto& read = trial.model.graph.nodes[static_cast<std::size_t>(operand.node)].inputs()[operand.input];
     if (const auto type = trial.types.find(read); type != trial.types.end()) {
       auto copied = type->second;
@@ -97,7 +97,7 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
     Node node = model.graph.nodes[n];
     for (const auto& operand : copies[static_cast<int>(n)]) {
       nodes.push_back(graph::copy_node(model, operand));
-      node.set_input(operand.input, graph::copy_name(model, operand));
+      node.set_input(operand.input, graph::operand_copy_name(model, operand));
     }
     for (std::size_t i = 0; placement.selected[n] && i < node.inputs().size(); ++i) {
       const auto found = reads_instead.find(node.inputs()[i]);

@@ -103,7 +103,7 @@ class Trials {
                   const std::vector<std::string>& names) {
     auto reference = kept_reference(s, names);
     for (std::size_t t = reference.empty() ? 0 : 1; t < runs_per_sample(); ++t) {
-      quantizer_.switch_on(t == 0 ? nullptr : &trials_[t - 1]);
+      quantizer_.set_trial(t == 0 ? nullptr : &trials_[t - 1]);
       data::TapReceiver* receiver = &quantizer_;
       if (t == 0) receiver = &*watcher_;
       const std::size_t run = s * runs_per_sample() + t;
@@ -218,7 +218,7 @@ double worst_of(const PointErrors& errors) {
   return errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
 }
 
-double change_of(const PointErrors& before, const PointErrors& after) {
+double mean_error_ratio(const PointErrors& before, const PointErrors& after) {
   // Where one point is worse than 40 dB, it does not matter how good another one is beyond that.
   const double floor = worst_of(before) > kFine ? kFine : kNegligibleError;
   double logs = 0;
@@ -230,7 +230,7 @@ double change_of(const PointErrors& before, const PointErrors& after) {
 }
 
 bool is_improved(const PointErrors& before, const PointErrors& after) {
-  return change_of(before, after) < 1 && worst_of(after) <= worst_of(before);
+  return mean_error_ratio(before, after) < 1 && worst_of(after) <= worst_of(before);
 }
 
 double typical_error_of(const TrialResult& result) {

@@ -68,7 +68,7 @@ inline double worst_error_of(const TrialResult& result) { return worst_of(errors
 
 /// Geometric mean over the points of the error after over that before; points of 40 dB (of 60, if there are no others)
 /// and better are taken as that good. Infinite where one point gets clearly worse: by more than 1 dB, to less than 40.
-double change_of(const PointErrors& before, const PointErrors& after);
+double mean_error_ratio(const PointErrors& before, const PointErrors& after);
 /// Whether the errors fall on the whole, no point gets clearly worse, and the worst one does not get worse at all.
 bool is_improved(const PointErrors& before, const PointErrors& after);
 

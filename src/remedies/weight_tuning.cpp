@@ -135,9 +135,9 @@ TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig
   const auto& resources = options.resources;
   // What the layers are solved in has half of a given budget, and each of the two branches a quarter.
   auto device = options.device;
-  const auto place = run::place_of(device, env.runtime, 4);
+  const auto place = run::inference_device_of(device, env.runtime, 4);
   if (place && device.memory_budget) *device.memory_budget /= 2;
-  if (auto note = run::place_note(device, env.runtime, "both branches of fine-tuning"); !note.empty())
+  if (auto note = run::inference_device_note(device, env.runtime, "both branches of fine-tuning"); !note.empty())
     tuned.notes.push_back(std::move(note));
   tuned.layers = solve::finetune(
       prepared.model, prepared.types, tuned.model, std::move(found.layers), env.runtime, source,

@@ -16,8 +16,9 @@ constexpr double kTable = 1;  // the cost of a table, as a share of the multipli
 
 }  // namespace
 
-Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-               const quantization::Placement& placement, const std::set<std::string>& unseen, bool all_operators) {
+Workload workload_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                     const quantization::Placement& placement, const std::set<std::string>& unseen,
+                     bool all_operators) {
   Workload workload;
   std::size_t with_work = 0;
   double all = 0, others = 0;
@@ -66,8 +67,8 @@ double macs_of(const onnx::Model& model, const graph::Index& index, const Candid
   return quantization::is_table(model.graph.nodes[candidate.node], index) ? 0 : candidate.macs;
 }
 
-double wide_macs(const onnx::Model& model, const graph::Index& index, const Workload& workload,
-                 const quantization::Placement& placement) {
+double macs_of_16_bits(const onnx::Model& model, const graph::Index& index, const Workload& workload,
+                       const quantization::Placement& placement) {
   std::set<std::string> wide;
   for (const auto& mark : placement.marks) {
     if (mark.wide) wide.insert(mark.value);

@@ -26,9 +26,9 @@ struct Workload {
 
 /// `types` have the shapes of the samples, where these are known. Nodes that are `unseen` (Prepared::unseen) do not
 /// count.
-Workload weigh(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-               const quantization::Placement& placement, const std::set<std::string>& unseen = {},
-               bool all_operators = false);
+Workload workload_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                     const quantization::Placement& placement, const std::set<std::string>& unseen = {},
+                     bool all_operators = false);
 
 /// Share of the multiplications that LSTM layers with integer weights make.
 double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, const graph::ValueTypes& types,
@@ -38,7 +38,7 @@ double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, 
 double macs_of(const onnx::Model& model, const graph::Index& index, const Candidate& candidate);
 
 /// Share of the multiplications of products that read an activation of 16 bits; what width they make costs none.
-double wide_macs(const onnx::Model& model, const graph::Index& index, const Workload& workload,
-                 const quantization::Placement& placement);
+double macs_of_16_bits(const onnx::Model& model, const graph::Index& index, const Workload& workload,
+                       const quantization::Placement& placement);
 
 }  // namespace detent::remedies

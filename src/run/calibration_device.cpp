@@ -32,7 +32,7 @@ std::vector<std::string> DeviceCalibration::notes() const {
   return device_ ? device_notes(config_, *device_, use_) : std::vector<std::string>();
 }
 
-std::shared_ptr<const shim::Device> place_of(const DeviceConfig& config, unsigned shares) {
+std::shared_ptr<const shim::Device> inference_device_of(const DeviceConfig& config, unsigned shares) {
   if (config.is_cpu()) return nullptr;
   auto place = std::make_shared<shim::Device>();
   place->ordinal = config.cuda.front();
@@ -41,14 +41,14 @@ std::shared_ptr<const shim::Device> place_of(const DeviceConfig& config, unsigne
   return place;
 }
 
-std::shared_ptr<const shim::Device> place_of(const DeviceConfig& config, const exec::Runtime& runtime,
-                                             unsigned shares) {
-  auto place = place_of(config, shares);
+std::shared_ptr<const shim::Device> inference_device_of(const DeviceConfig& config, const exec::Runtime& runtime,
+                                                        unsigned shares) {
+  auto place = inference_device_of(config, shares);
   return place && runtime.has_provider(place->provider) ? place : nullptr;
 }
 
-std::string place_note(const DeviceConfig& config, const exec::Runtime& runtime, std::string_view passes) {
-  const auto place = place_of(config);
+std::string inference_device_note(const DeviceConfig& config, const exec::Runtime& runtime, std::string_view passes) {
+  const auto place = inference_device_of(config);
   if (!place) return {};
   if (!runtime.has_provider(place->provider))
     return fmt::format("{} ran on the CPU: this ONNX Runtime was built without {}", passes, place->provider);

@@ -38,12 +38,13 @@ class DeviceCalibration {
 
 /// Where the model's nodes run in passes that are not calibration: on the first of the devices, with `shares` of them
 /// using its memory at a time. Null: on the CPU, where none is given.
-std::shared_ptr<const shim::Device> place_of(const DeviceConfig& config, unsigned shares = 1);
-/// The same where the runtime has the provider of that device; without it they run on the CPU, as place_note() tells.
-std::shared_ptr<const shim::Device> place_of(const DeviceConfig& config, const exec::Runtime& runtime,
-                                             unsigned shares = 1);
+std::shared_ptr<const shim::Device> inference_device_of(const DeviceConfig& config, unsigned shares = 1);
+/// The same where the runtime has the provider of that device; without it they run on the CPU, as
+/// inference_device_note() tells.
+std::shared_ptr<const shim::Device> inference_device_of(const DeviceConfig& config, const exec::Runtime& runtime,
+                                                        unsigned shares = 1);
 /// Of `passes`, such as "trials"; empty where no device is given.
-std::string place_note(const DeviceConfig& config, const exec::Runtime& runtime, std::string_view passes);
+std::string inference_device_note(const DeviceConfig& config, const exec::Runtime& runtime, std::string_view passes);
 
 /// The notes of a calibration on `device`.
 std::vector<std::string> device_notes(const DeviceConfig& config, const calibration::CalibrationDevice& device,

@@ -48,7 +48,7 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
 }
 
 exec::SessionOptions session_options(const onnx::Model& model, const Context& context, const CollectOptions& options) {
-  exec::SessionOptions session{options.device == nullptr ? planning::tuning_for(model) : exec::SessionMode::lean,
+  exec::SessionOptions session{options.device == nullptr ? planning::session_mode_for(model) : exec::SessionMode::lean,
                                context.threads,
                                context.stop,
                                options.workers > 1,
@@ -315,7 +315,7 @@ class Collector {
   Clock::time_point started_;
   exec::Branch branch_;
 
-  Progressed state_;
+  CalibrationProgress state_;
   Position reached_;  // by an earlier process
   std::size_t released_ = 0;
   std::mutex done_mutex_;

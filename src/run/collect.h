@@ -43,12 +43,12 @@ struct CollectOptions {
   bool histograms = false;
   bool votes = false;
   bool allow_nonfinite = false;
-  int workers = 1;                      // samples at a time, in threads that share one session
-  std::vector<int> cuts = {};           // where the model is cut into segments
-  store::Spool* spool = nullptr;        // needed where it is cut
-  Checkpoints* checkpoints = nullptr;   // progress is saved when given
-  bool keep_result = false;             // the result itself is saved too
-  const Progressed* earlier = nullptr;  // progress to continue from; with the same cuts
+  int workers = 1;                               // samples at a time, in threads that share one session
+  std::vector<int> cuts = {};                    // where the model is cut into segments
+  store::Spool* spool = nullptr;                 // needed where it is cut
+  Checkpoints* checkpoints = nullptr;            // progress is saved when given
+  bool keep_result = false;                      // the result itself is saved too
+  const CalibrationProgress* earlier = nullptr;  // progress to continue from; with the same cuts
   /// Called with the initializers that a segment has read, while their pages are likely still in memory.
   std::function<void(const std::vector<std::string>& names)> weights_at_hand = {};
   Recording* recording = nullptr;  // filled when given

@@ -34,7 +34,7 @@ void check_can_share(const QuantizeOptions& options) {
 
 void check_same_model(shim::Ranks& ranks, const QuantizeOptions& options) {
   const auto mine = fingerprint_of(onnx::read_model(model_file(options.model)));
-  if (shim::of_first(&ranks, mine, options.stop) != mine)
+  if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
     throw bad_input("the model is another one than that of rank 0", "give all ranks the same files");
 }
 
@@ -45,7 +45,7 @@ void check_same_options(shim::Ranks& ranks, const QuantizeOptions& options) {
   for (const auto what : {config::Affects::statistics, config::Affects::integers})
     hasher.add(json_text(config::identity(options, what)));
   const auto mine = hasher.result();
-  if (shim::of_first(&ranks, mine, options.stop) != mine)
+  if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
     throw usage_error("the options, or detent, are others than those of rank 0", "start all ranks by the same line");
 }
 
@@ -72,7 +72,7 @@ void leave_rest_to_first(const Resources& resources) {
 
 double measured_by_first(const Resources& resources, const std::stop_token& stop,
                          const std::function<double()>& measure) {
-  return shim::of_first(resources.ranks, shim::rank_of(resources.ranks) == 0 ? measure() : 0, stop);
+  return shim::broadcast_value(resources.ranks, shim::rank_of(resources.ranks) == 0 ? measure() : 0, stop);
 }
 
 QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,

@@ -99,7 +99,7 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
 graph::ValueTypes static_types(const graph::ValueTypes& types, const onnx::Model& model, const exec::Runtime& runtime,
                                data::SampleSource& source) {
   if (all_static(types)) return types;
-  return exec::probe_values(runtime, model, first_sample(source, input_specs(model)).shapes);
+  return exec::infer_value_types(runtime, model, first_sample(source, input_specs(model)).shapes);
 }
 
 std::unique_ptr<store::Spool> make_spool(const Context& context, const planning::SpoolMemory& memory) {
@@ -160,12 +160,14 @@ FirstSample first_sample(data::SampleSource& source, const std::vector<data::Inp
 }
 
 SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const quantization::Placement& placement,
-                        data::SampleSource& source, planning::Circumstances circumstances, const Progressed* earlier) {
+                        data::SampleSource& source, planning::Circumstances circumstances,
+                        const CalibrationProgress* earlier) {
   SweepSetup setup;
   const auto& model = prepared.model;
   const auto first = first_sample(source, input_specs(model));
   circumstances.sample_bytes = first.bytes;
-  auto types = all_static(prepared.types) ? prepared.types : exec::probe_values(context.runtime, model, first.shapes);
+  auto types =
+      all_static(prepared.types) ? prepared.types : exec::infer_value_types(context.runtime, model, first.shapes);
   const auto observed = placement.to_observe();
   const auto budget = budget_of(context.resources, context.directory);
   const graph::Index index(model);
@@ -191,7 +193,7 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
   // Samples that draw random numbers draw them in their order.
   if (graph::draws_numbers(prepared.model)) options.workers = 1;
   Checkpoints checkpoints(directory.path(), context.resources.checkpoint_seconds);
-  std::optional<Progressed> earlier;
+  std::optional<CalibrationProgress> earlier;
   if (directory.resumed()) earlier = checkpoints.load();
   if (!earlier) paths::remove(directory.path() / kSpool);  // records without progress are of no use, and take disk
   const planning::Circumstances circumstances{placement.to_observe().size(), options.histograms,
@@ -208,7 +210,7 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
     collected.notes.push_back(earlier->segment >= segments
                                   ? "resumed: all samples were observed before"
                                   : fmt::format("resumed in segment {} of {} after {}", earlier->segment + 1, segments,
-                                                counted(earlier->done, "sample")));
+                                                count_with_noun(earlier->done, "sample")));
   }
   OddInputs odd(prepared.model);
   options.odd = &odd;

@@ -52,7 +52,7 @@ struct SweepSetup {
 /// budget cannot be met.
 SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const quantization::Placement& placement,
                         data::SampleSource& source, planning::Circumstances circumstances,
-                        const Progressed* earlier = nullptr);
+                        const CalibrationProgress* earlier = nullptr);
 
 struct Collected {
   calibration::Statistics statistics;

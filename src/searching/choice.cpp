@@ -128,7 +128,7 @@ class Expansion {
 
 Choice expand(const Problem& problem, const Prices& prices) { return Expansion(problem, prices).run(); }
 
-Choice choose(const Problem& problem, const Prices& prices, std::size_t most_terms) {
+Choice cheapest_choice(const Problem& problem, const Prices& prices, std::size_t most_terms) {
   if (auto found = eliminate(problem, prices, most_terms)) return std::move(*found);
   return expand(problem, prices);
 }

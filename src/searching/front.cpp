@@ -16,7 +16,7 @@ constexpr int kSteps = 48;                              // of the price of error
 constexpr double kLowest = 1e-2, kHighest = 1e8;        // beside a price of 1 for all seconds and bytes
 constexpr double kLeastError = 1e-10, kDecibels = 100;  // errors below do not count; the range that counts as one
 
-std::array<double, 3> place_of(const Costs& costs, const Costs& whole) {
+std::array<double, 3> normalized_costs(const Costs& costs, const Costs& whole) {
   const double decibels = 10 * std::log10(std::max(costs.error, kLeastError));
   return {decibels / kDecibels * 2, costs.seconds / std::max(whole.seconds, std::numeric_limits<double>::min()),
           costs.bytes / std::max(whole.bytes, std::numeric_limits<double>::min())};
@@ -37,7 +37,7 @@ bool dominates(const Costs& a, const Costs& b, double slack) {
          (better(a.error, b.error) || better(a.seconds, b.seconds) || better(a.bytes, b.bytes));
 }
 
-std::vector<FrontPoint> front(const Problem& problem, const Costs& whole) {
+std::vector<FrontPoint> pareto_front(const Problem& problem, const Costs& whole) {
   std::set<Choice> known;
   std::vector<FrontPoint> points;
   for (const double share : {0.0, 0.2, 0.5, 0.8, 1.0}) {  // of the price that is of seconds
@@ -46,7 +46,7 @@ std::vector<FrontPoint> front(const Problem& problem, const Costs& whole) {
       // Ties go to what is better in the other as well.
       constexpr double kLeast = 1e-3;
       const Prices prices{error, std::max(share, kLeast) / whole.seconds, std::max(1 - share, kLeast) / whole.bytes};
-      auto choice = choose(problem, prices);
+      auto choice = cheapest_choice(problem, prices);
       if (!known.insert(choice).second) continue;
       points.push_back({choice, costs_of(problem, choice)});
     }
@@ -63,16 +63,16 @@ std::vector<FrontPoint> front(const Problem& problem, const Costs& whole) {
   return left;
 }
 
-std::vector<std::size_t> spread(std::span<const Costs> points, std::span<const Costs> taken, const Costs& whole,
-                                std::size_t most) {
+std::vector<std::size_t> most_spread_points(std::span<const Costs> points, std::span<const Costs> taken,
+                                            const Costs& whole, std::size_t most) {
   std::vector<std::array<double, 3>> near;
-  for (const auto& costs : taken) near.push_back(place_of(costs, whole));
+  for (const auto& costs : taken) near.push_back(normalized_costs(costs, whole));
   std::vector<std::size_t> chosen;
   while (chosen.size() < std::min(most, points.size())) {
     double farthest = 0;
     std::size_t best = points.size();
     for (std::size_t p = 0; p < points.size(); ++p) {
-      const auto place = place_of(points[p], whole);
+      const auto place = normalized_costs(points[p], whole);
       double least = std::numeric_limits<double>::infinity();
       for (const auto& other : near) least = std::min(least, distance(place, other));
       if (least > farthest) {
@@ -82,7 +82,7 @@ std::vector<std::size_t> spread(std::span<const Costs> points, std::span<const C
     }
     if (best == points.size()) break;  // all others lie where one is already
     chosen.push_back(best);
-    near.push_back(place_of(points[best], whole));
+    near.push_back(normalized_costs(points[best], whole));
   }
   return chosen;
 }

@@ -19,11 +19,11 @@ bool dominates(const Costs& a, const Costs& b, double slack = 0);
 
 /// The cheapest choices for a sweep of prices, each once, by falling error; those that another one dominates are left
 /// out. `whole` is what seconds and bytes count in shares of: the costs of the model that the sweep begins with.
-std::vector<FrontPoint> front(const Problem& problem, const Costs& whole);
+std::vector<FrontPoint> pareto_front(const Problem& problem, const Costs& whole);
 
 /// Of points so many, far from each other and from those in `taken`: by their seconds and bytes as shares of `whole`,
 /// and their error in decibels. Positions in `points`, in the order in which they are worth measuring.
-std::vector<std::size_t> spread(std::span<const Costs> points, std::span<const Costs> taken, const Costs& whole,
-                                std::size_t most);
+std::vector<std::size_t> most_spread_points(std::span<const Costs> points, std::span<const Costs> taken,
+                                            const Costs& whole, std::size_t most);
 
 }  // namespace detent::searching

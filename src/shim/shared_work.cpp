@@ -150,7 +150,7 @@ std::vector<int> owners_of(std::span<const double> costs, int ranks) {
   return owners;
 }
 
-std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> names, const std::stop_token& stop) {
+std::vector<std::string> broadcast_names(Ranks* ranks, std::vector<std::string> names, const std::stop_token& stop) {
   if (size_of(ranks) == 1) return names;
   std::vector<std::byte> bytes;
   for (const auto& name : names) {
@@ -165,7 +165,7 @@ std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> n
   return names;
 }
 
-std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> mine, const std::stop_token& stop) {
+std::vector<std::vector<std::byte>> all_gather(Ranks* ranks, std::vector<std::byte> mine, const std::stop_token& stop) {
   const auto size = static_cast<std::size_t>(size_of(ranks));
   std::vector<std::vector<std::byte>> all(size);
   const auto own = static_cast<std::size_t>(rank_of(ranks));
@@ -182,7 +182,7 @@ std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> 
 }
 
 bool any_of(Ranks* ranks, bool mine, const std::stop_token& stop) {
-  const auto all = of_all(ranks, {std::byte{mine}}, stop);
+  const auto all = all_gather(ranks, {std::byte{mine}}, stop);
   const std::vector<std::byte> no{std::byte{0}};
   return std::any_of(all.begin(), all.end(), [&](const auto& bytes) { return bytes != no; });
 }

@@ -31,17 +31,19 @@ void broadcast(Ranks& ranks, std::span<std::byte> bytes, const std::stop_token& 
 
 /// Collective: rank 0's value on all ranks, for decisions that rest on what only one of them measures.
 template <typename T>
-requires std::is_trivially_copyable_v<T> T of_first(Ranks* ranks, T value, const std::stop_token& stop = {}) {
+requires std::is_trivially_copyable_v<T> T broadcast_value(Ranks* ranks, T value, const std::stop_token& stop = {}) {
   if (ranks == nullptr) return value;
   broadcast(*ranks, std::as_writable_bytes(std::span(&value, 1)), stop);
   return value;
 }
 
 /// The same of names.
-std::vector<std::string> names_of_first(Ranks* ranks, std::vector<std::string> names, const std::stop_token& stop = {});
+std::vector<std::string> broadcast_names(Ranks* ranks, std::vector<std::string> names,
+                                         const std::stop_token& stop = {});
 
 /// Collective: what each rank has, on all of them and in their order.
-std::vector<std::vector<std::byte>> of_all(Ranks* ranks, std::vector<std::byte> mine, const std::stop_token& stop = {});
+std::vector<std::vector<std::byte>> all_gather(Ranks* ranks, std::vector<std::byte> mine,
+                                               const std::stop_token& stop = {});
 
 /// Collective: whether it is so on any rank.
 bool any_of(Ranks* ranks, bool mine, const std::stop_token& stop = {});

@@ -29,7 +29,7 @@ std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 class Choice {
  public:
-  Choice(const Subject& subject, const std::vector<bool>& candidates, const TimesOf& times, const SpeedGoal& goal)
+  Choice(const TimedModel& subject, const std::vector<bool>& candidates, const TimesOf& times, const SpeedGoal& goal)
       : subject_(subject),
         nodes_(subject.model.graph.nodes),
         candidates_(candidates),
@@ -231,7 +231,7 @@ class Choice {
     cut_.add(converted, producer, nanoseconds(quantize + out_of_blocks));
   }
 
-  const Subject& subject_;
+  const TimedModel& subject_;
   const std::vector<onnx::Node>& nodes_;
   const std::vector<bool>& candidates_;
   std::vector<const KernelTimes*> times_;  // null: stays in float, or was not timed
@@ -246,7 +246,7 @@ class Choice {
 
 }  // namespace
 
-FasterInFloat faster_in_float(const Subject& subject, const std::vector<bool>& candidates, const TimesOf& times,
+FasterInFloat faster_in_float(const TimedModel& subject, const std::vector<bool>& candidates, const TimesOf& times,
                               const SpeedGoal& goal) {
   return Choice(subject, candidates, times, goal).run();
 }

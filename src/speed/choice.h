@@ -31,7 +31,7 @@ struct FasterInFloat {
 /// fastest of all, under the model that times add up: of nodes in their form, of a QuantizeLinear for each value that
 /// goes from float to integers, and of a DequantizeLinear for each reader in float (the runtime gives each its own).
 /// `candidates` has a flag for each node.
-FasterInFloat faster_in_float(const Subject& subject, const std::vector<bool>& candidates, const TimesOf& times,
+FasterInFloat faster_in_float(const TimedModel& subject, const std::vector<bool>& candidates, const TimesOf& times,
                               const SpeedGoal& goal);
 
 }  // namespace detent::speed

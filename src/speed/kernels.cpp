@@ -47,12 +47,12 @@ std::string format_of(const QuantConfig& config) {
   return text;
 }
 
-bool is_activation(const Subject& subject, const std::string& value) {
+bool is_activation(const TimedModel& subject, const std::string& value) {
   return !value.empty() && subject.index.initializer(value) == graph::kNone;
 }
 
 // The node as a model, with the shapes of its values.
-onnx::Model alone(const Subject& subject, std::size_t position) {
+onnx::Model model_of_node(const TimedModel& subject, std::size_t position) {
   const auto& model = subject.model;
   const auto& node = model.graph.nodes[position];
   onnx::Model part;
@@ -99,7 +99,7 @@ onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types,
   return quantization::emit_qdq(part, assignment, config).model;
 }
 
-std::vector<data::Array> synthetic(const Subject& subject, const onnx::Model& part) {
+std::vector<data::Array> synthetic(const TimedModel& subject, const onnx::Model& part) {
   std::vector<data::InputSpec> inputs;
   for (const auto& input : part.graph.inputs)
     inputs.push_back({input.name, onnx::DataType::float32, graph::static_shape(subject.types, input.name)});
@@ -112,7 +112,7 @@ bool changes_layout(const exec::Kernel& kernel) {
 
 }  // namespace
 
-std::string kernel_of(const Subject& subject, std::size_t position) {
+std::string kernel_table_key(const TimedModel& subject, std::size_t position) {
   const auto& node = subject.model.graph.nodes[position];
   const bool is_arithmetic = graph::has_trait(node, Trait::element_wise) && !graph::has_trait(node, Trait::clips);
   if (!graph::is_product(node) && !is_arithmetic && !node.is("LSTM")) return {};
@@ -153,10 +153,10 @@ exec::KernelTimesOptions timing(const std::filesystem::path& directory, std::sto
 
 }  // namespace
 
-double time_form(const Subject& subject, std::size_t position,
+double time_form(const TimedModel& subject, std::size_t position,
                  const std::function<onnx::Model(onnx::Model alone)>& make, const exec::Runtime& runtime,
                  const std::filesystem::path& directory, std::stop_token stop) {
-  auto part = alone(subject, position);
+  auto part = model_of_node(subject, position);
   const std::vector<std::vector<data::Array>> samples{synthetic(subject, part)};
   double seconds = 0;
   for (const auto& kernel :
@@ -165,9 +165,9 @@ double time_form(const Subject& subject, std::size_t position,
   return seconds;
 }
 
-KernelTimes time_kernel(const Subject& subject, std::size_t position, const exec::Runtime& runtime,
+KernelTimes time_kernel(const TimedModel& subject, std::size_t position, const exec::Runtime& runtime,
                         const std::filesystem::path& directory, std::stop_token stop) {
-  const auto part = alone(subject, position);
+  const auto part = model_of_node(subject, position);
   const std::vector<std::vector<data::Array>> samples{synthetic(subject, part)};
   const auto options = timing(directory, std::move(stop));
   KernelTimes times;

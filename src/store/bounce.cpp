@@ -17,25 +17,25 @@ namespace {
 constexpr std::size_t kPiece = BounceBuffers::kPiece;
 constexpr std::size_t kSlots = BounceBuffers::kSlots;
 
-Error unreadable(const RestingRecord& record, const std::string& why) {
+Error unreadable(const RecordOnDisk& record, const std::string& why) {
   return resource_error(fmt::format("cannot read '{}': {}", record.file.string(), why),
                         "choose a directory on another disk with --work-dir");
 }
 
 // One payload on its way. Pieces are read in any order and go on in their own: the checksum needs that.
-class Passage {
+class PayloadTransfer {
  public:
-  Passage(const RestingRecord& record, int fd, IoQueue& queue, BounceBuffers& buffers, void* to)
+  PayloadTransfer(const RecordOnDisk& record, int fd, IoQueue& queue, BounceBuffers& buffers, void* to)
       : record_(record),
         fd_(fd),
         queue_(queue),
         buffers_(buffers),
         to_(static_cast<std::byte*>(to)),
         pieces_((record.size + kPiece - 1) / kPiece) {}
-  Passage(const Passage&) = delete;
-  Passage& operator=(const Passage&) = delete;
+  PayloadTransfer(const PayloadTransfer&) = delete;
+  PayloadTransfer& operator=(const PayloadTransfer&) = delete;
   // Reads and copies must not outlive it, whatever ended it.
-  ~Passage() {
+  ~PayloadTransfer() {
     while (under_way_ > 0) finish_one();
     try {
       for (std::size_t slot = 0; slot < kSlots; ++slot) buffers_.wait(slot);
@@ -85,7 +85,7 @@ class Passage {
     ++passed_;
   }
 
-  const RestingRecord& record_;
+  const RecordOnDisk& record_;
   const int fd_;
   IoQueue& queue_;
   BounceBuffers& buffers_;
@@ -106,11 +106,11 @@ class Passage {
 BounceReader::BounceReader(DiskAccess access, BounceBuffers& buffers)
     : access_(access), buffers_(buffers), queue_(make_io_queue(access)) {}
 
-void BounceReader::read(const RestingRecord& record, void* to) {
+void BounceReader::read(const RecordOnDisk& record, void* to) {
   if (record.size == 0) return;
   const UniqueFd file(::open(record.file.c_str(), O_RDONLY | O_CLOEXEC | open_flags(access_)));
   if (!file.valid()) throw unreadable(record, errno_text(errno));
-  Passage(record, file.get(), *queue_, buffers_, to).run();
+  PayloadTransfer(record, file.get(), *queue_, buffers_, to).run();
 }
 
 }  // namespace detent::store

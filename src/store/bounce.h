@@ -37,7 +37,7 @@ class BounceReader {
 
   /// Returns when all of the payload is at `to`, its checksum verified. Throws resource when the file cannot be read
   /// or is damaged; no copy is under way then.
-  void read(const RestingRecord& record, void* to);
+  void read(const RecordOnDisk& record, void* to);
 
  private:
   DiskAccess access_;

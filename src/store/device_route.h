@@ -19,7 +19,7 @@ class DeviceReader {
   /// Returns when all of record.size bytes are at `to`, an address of the device that begins at a multiple of kBlock.
   /// Throws resource when the file cannot be read or, where its bytes pass the host, is damaged; device when the device
   /// fails.
-  virtual void read(const RestingRecord& record, void* to) = 0;
+  virtual void read(const RecordOnDisk& record, void* to) = 0;
 };
 
 struct DeviceRoute {
@@ -55,12 +55,12 @@ class ProbePayload {
   ~ProbePayload();
 
   static constexpr std::uint64_t kBytes = std::uint64_t{32} << 20;
-  const RestingRecord& record() const noexcept { return record_; }
+  const RecordOnDisk& record() const noexcept { return record_; }
   /// Forgets the pages that reading has left.
   void drop_pages() const;
 
  private:
-  RestingRecord record_;
+  RecordOnDisk record_;
 };
 
 /// Bytes per second of reading the payload, the better of two times. `to` takes its bytes.

@@ -194,7 +194,7 @@ std::optional<RecordHeader> read_header(std::span<const std::byte> bytes, std::u
   return header;
 }
 
-std::optional<RestingRecord> read_resting(const std::filesystem::path& path, std::size_t sample, const Extent& extent) {
+std::optional<RecordOnDisk> read_resting(const std::filesystem::path& path, std::size_t sample, const Extent& extent) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::vector<std::byte> bytes(extent.header_size);
   const auto size = static_cast<ssize_t>(bytes.size());
@@ -202,7 +202,7 @@ std::optional<RestingRecord> read_resting(const std::filesystem::path& path, std
     return std::nullopt;
   const auto header = read_header(bytes, extent.offset);
   if (!header || header->sample != sample || header->extent.size != extent.size) return std::nullopt;
-  RestingRecord resting{
+  RecordOnDisk resting{
       path, extent.offset + extent.header_size, extent.size - extent.header_size, header->payload_hash, {}};
   for (std::size_t i = 0; i < header->arrays.size(); ++i) {
     const auto& stored = header->arrays[i];

@@ -68,7 +68,7 @@ std::optional<std::uint64_t> header_size(std::span<const std::byte> block) noexc
 std::optional<RecordHeader> read_header(std::span<const std::byte> bytes, std::uint64_t offset);
 
 /// Where the arrays of a record stand in its file; nullopt when its header cannot be read or is not this record's.
-std::optional<RestingRecord> read_resting(const std::filesystem::path& file, std::size_t sample, const Extent& extent);
+std::optional<RecordOnDisk> read_resting(const std::filesystem::path& file, std::size_t sample, const Extent& extent);
 
 /// The arrays of a record that was read whole into `buffer`, which they keep alive.
 Record to_record(const RecordHeader& header, const std::shared_ptr<const AlignedBuffer>& buffer);

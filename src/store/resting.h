@@ -11,7 +11,7 @@ namespace detent::store {
 
 /// The payload of a record: whole blocks (kBlock) of a file, with the arrays at places of it. Good until the record is
 /// released or put again.
-struct RestingRecord {
+struct RecordOnDisk {
   struct Part {
     onnx::DataType type = onnx::DataType::undefined;
     std::vector<std::int64_t> shape;

@@ -32,7 +32,7 @@ void Spool::put(Lane lane, std::size_t sample, Record record) { impl_->put(lane,
 
 std::optional<Record> Spool::get(Lane lane, std::size_t sample) { return impl_->get(lane, sample); }
 
-std::optional<RestingRecord> Spool::resting(Lane lane, std::size_t sample) const {
+std::optional<RecordOnDisk> Spool::resting(Lane lane, std::size_t sample) const {
   std::shared_ptr<LaneFile> file;
   Extent extent;
   {
@@ -47,7 +47,7 @@ std::optional<RestingRecord> Spool::resting(Lane lane, std::size_t sample) const
 
 void Spool::prefetch(std::vector<Lane> lanes, std::size_t first, std::size_t end) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->announcement = Announcement(std::move(lanes), first, end);
+  impl_->announcement = PrefetchOrder(std::move(lanes), first, end);
   std::vector<Impl::Place> gone;
   for (const auto& [place, job] : impl_->ahead) {
     if (!impl_->announcement.holds(place)) gone.push_back(place);
@@ -57,7 +57,7 @@ void Spool::prefetch(std::vector<Lane> lanes, std::size_t first, std::size_t end
 }
 
 void Spool::release(Lane lane, std::size_t sample) {
-  Leftovers leftovers;
+  FreedExtents leftovers;
   {
     const std::lock_guard lock(impl_->mutex);
     LaneIndex& index = impl_->index_of(lane);

@@ -78,10 +78,10 @@ class Spool {
   std::optional<Record> get(Lane lane, std::size_t sample);
 
   /// Where the record is on disk, with its header verified; nullopt when it is not there, damaged, or being written.
-  std::optional<RestingRecord> resting(Lane lane, std::size_t sample) const;
+  std::optional<RecordOnDisk> resting(Lane lane, std::size_t sample) const;
 
   /// Tells that get() will be called for samples `first`, `first`+1, … `end`-1 of these lanes in this order, so that up
-  /// to SpoolOptions::prefetch samples are read ahead of the latest get(). Replaces what was announced before.
+  /// to SpoolOptions::prefetch samples are read ahead of the latest get(). Replaces the order before.
   void prefetch(std::vector<Lane> lanes, std::size_t first, std::size_t end);
 
   /// Memory of a record is given back at once, its disk space where the file system can.

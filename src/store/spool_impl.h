@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/announcement.h"
+#include "store/prefetch_order.h"
 #include "store/probe.h"
 #include "store/reader.h"
 #include "store/spool.h"
@@ -53,7 +53,7 @@ class Wait {
 };
 
 /// Disk space to free once the lock has been released.
-struct Leftovers {
+struct FreedExtents {
   std::shared_ptr<LaneFile> file;
   std::vector<Extent> extents;
 
@@ -63,7 +63,7 @@ struct Leftovers {
 };
 
 struct Spool::Impl {
-  using Place = Announcement::Place;
+  using Place = PrefetchOrder::Place;
 
   explicit Impl(SpoolOptions given)
       : options(std::move(given)),
@@ -102,7 +102,7 @@ struct Spool::Impl {
 
   mutable std::mutex mutex;
   std::vector<LaneIndex> lanes;  // closed ones have no file
-  Announcement announcement;
+  PrefetchOrder announcement;
   std::map<Place, ReadAhead> ahead;
   std::uint64_t damaged = 0;
 

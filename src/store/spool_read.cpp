@@ -49,7 +49,7 @@ ReadAhead Spool::Impl::ask_for(LaneIndex& index, Place place, const Extent& exte
 }
 
 bool Spool::Impl::is_damaged(Place place, const ReadJob& job) {
-  Leftovers leftovers{job.file, {}};
+  FreedExtents leftovers{job.file, {}};
   {
     const std::lock_guard lock(mutex);
     LaneIndex& index = lanes[place.first];

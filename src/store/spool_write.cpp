@@ -62,7 +62,7 @@ bool Spool::Impl::keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample
                                      format_size(others + bytes), format_size(others + bytes - options.memory_bytes)),
                          "raise --memory-budget, or spool them to disk with --set memory-level=1 or 2");
   }
-  Leftovers leftovers{index.file, {}};
+  FreedExtents leftovers{index.file, {}};
   forget(index, lane, sample, leftovers.extents);
   resident.add(bytes);
   index.entries[sample].record = std::make_shared<const StoredRecord>(std::move(record));
@@ -120,7 +120,7 @@ void Spool::Impl::put(Lane lane, std::size_t sample, Record record) {
 
 // Called when a job has come to its end, well or not.
 void Spool::Impl::written(const std::shared_ptr<WriteJob>& job) {
-  Leftovers leftovers{job->file, {}};
+  FreedExtents leftovers{job->file, {}};
   {
     const std::lock_guard lock(mutex);
     std::swap(leftovers.extents, job->replaced);

@@ -161,7 +161,7 @@ void Writer::copy_payload(const std::shared_ptr<WriteJob>& job, PayloadHash& has
     const data::Array& array = job->record[i].array;
     const std::uint64_t next = i + 1 < layout.begins.size() ? layout.begins[i + 1] : layout.payload_size;
     const std::size_t lent = lendable(array);
-    if (lent > 0) lend(job, array.bytes.first(lent), hash);
+    if (lent > 0) write_in_place(job, array.bytes.first(lent), hash);
     copy(job, array.bytes.subspan(lent), next - layout.begins[i] - array.bytes.size(), hash);
   }
 }
@@ -173,7 +173,7 @@ std::size_t Writer::lendable(const data::Array& array) const {
   return aligned || access_ == DiskAccess::buffered ? array.bytes.size() / kBlock * kBlock : 0;
 }
 
-void Writer::lend(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, PayloadHash& hash) {
+void Writer::write_in_place(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, PayloadHash& hash) {
   if (current_ != nullptr) close_chunk(*job);
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min(bytes.size(), kLent));

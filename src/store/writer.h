@@ -79,7 +79,7 @@ class Writer {
   void copy(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, std::size_t zeros,
             PayloadHash& hash);
   void prepare();
-  void lend(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, PayloadHash& hash);
+  void write_in_place(const std::shared_ptr<WriteJob>& job, std::span<const std::byte> bytes, PayloadHash& hash);
   std::size_t lendable(const data::Array& array) const;
   Chunk& take_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed);
   void open_chunk(const std::shared_ptr<WriteJob>& job, std::uint64_t offset, std::size_t needed);

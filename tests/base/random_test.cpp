@@ -28,9 +28,9 @@ TEST(Random, DiffersBySeedAndPlace) {
 }
 
 TEST(Below, CoversTheRange) {
-  EXPECT_EQ(below(10, 0), 0U);
-  EXPECT_EQ(below(10, 0xffffffff), 9U);
-  EXPECT_EQ(below(1, 0xffffffff), 0U);
+  EXPECT_EQ(scale_to_bound(10, 0), 0U);
+  EXPECT_EQ(scale_to_bound(10, 0xffffffff), 9U);
+  EXPECT_EQ(scale_to_bound(1, 0xffffffff), 0U);
 }
 
 }  // namespace

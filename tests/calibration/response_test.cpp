@@ -42,7 +42,7 @@ TEST(Response, OfTheValueItselfChangesNothing) {
     if (name == "masked") continue;  // sums of squares of 1e38 leave nothing of the others
     const Density density = density_of(summary_of(values));
     if (density.total == 0) continue;
-    const SeenDensity seen(density, identity);
+    const ResponseDensity seen(density, identity);
     for (const double share : {1.0, 0.5, 0.1}) {
       const Range range{static_cast<float>(share * density.min), static_cast<float>(share * density.max)};
       const Grid grid = uint8()(range);
@@ -56,7 +56,7 @@ TEST(Response, MeasuresTheErrorBehindTheFunction) {
   Floats values = normal(50000, 3);
   for (float& x : values) x *= 6;
   const Density density = density_of(summary_of(values));
-  const SeenDensity seen(density, tabulate(silu));
+  const ResponseDensity seen(density, tabulate(silu));
   for (const Range range : {Range{-25, 25}, Range{-6, 25}, Range{-3, 20}, Range{-1, 12}}) {
     const Grid grid = uint8()(range);
     const double real = error_behind(values, grid, silu);

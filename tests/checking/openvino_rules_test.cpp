@@ -49,15 +49,15 @@ struct Net {
   /// The precision that the neighbours decide; empty: they do not.
   std::string precision(const std::string& name, bool static_shapes = false) {
     const auto& node = made(name);
-    const auto found =
-        beyond_table(node, model, *index, signature_of(model, *index, node, config::target("openvino")), static_shapes);
+    const auto found = kernel_override(node, model, *index,
+                                       signature_of(model, *index, node, config::target("openvino")), static_shapes);
     return found ? std::string(found->kernel) : "";
   }
   /// The output of the node that takes the one that makes `name` along; empty: none.
   std::string along(const std::string& name, bool static_shapes = false) {
     index.emplace(model);
     const auto& node = model.graph.nodes[static_cast<std::size_t>(index->producer(name))];
-    const int maker = runs_along_with(model, *index, node, static_shapes);
+    const int maker = node_fused_into(model, *index, node, static_shapes);
     return maker == graph::kNone ? "" : model.graph.nodes[static_cast<std::size_t>(maker)].outputs()[0];
   }
 };
@@ -194,13 +194,13 @@ TEST(OpenVinoRules, PointwiseConvolutionsWithStridesRunInFloat) {
   net.node("Conv", {"x", "w"}, "plain", {onnx::Attribute::of_ints("strides", {1, 1})});
   const graph::Index index(net.model);
   const Signature forms{{"u8"}, {"s8=/c", true}, {"u8"}};
-  const auto found = beyond_table(net.model.graph.nodes[0], net.model, index, forms, false);
+  const auto found = kernel_override(net.model.graph.nodes[0], net.model, index, forms, false);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->kernel, "float32");
   EXPECT_FALSE(found->suggestion.empty());
-  EXPECT_FALSE(beyond_table(net.model.graph.nodes[1], net.model, index, forms, false));
+  EXPECT_FALSE(kernel_override(net.model.graph.nodes[1], net.model, index, forms, false));
   const Signature floats{{"f32"}, {"f32"}, {"f32"}};
-  EXPECT_FALSE(beyond_table(net.model.graph.nodes[0], net.model, index, floats, false));
+  EXPECT_FALSE(kernel_override(net.model.graph.nodes[0], net.model, index, floats, false));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ class Options : public ::testing::Test {
     }
     words.insert(words.begin(), {"model.onnx", "-o", "out.onnx"});
     CLI::App app{"", "quantize"};
-    const Declared declared(app, config::kQuantize);
+    const DeclaredOptions declared(app, config::kQuantize);
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
     QuantizeOptions options;
     declared.read(options, line_);
@@ -111,7 +111,7 @@ TEST_F(Options, EveryOptionIsDeclaredOnceWithItsHelp) {
   for (const auto command :
        {config::kQuantize, config::kCalibrate, config::kPlan, config::kCompare, config::kInspect}) {
     CLI::App app;
-    const Declared declared(app, command);
+    const DeclaredOptions declared(app, command);
     for (const auto& option : config::options()) {
       if ((option.commands & command) == 0) continue;
       const std::string dashes = option.positional() ? "" : "--";

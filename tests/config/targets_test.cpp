@@ -34,8 +34,8 @@ TEST(Targets, TheDefaultChangesNothing) {
   const auto balanced = preset_config("balanced");
   EXPECT_EQ(options.config.weight_range, balanced.weight_range);
   EXPECT_EQ(options.config.activation_type, balanced.activation_type);
-  EXPECT_TRUE(makes_barriers(options.config) && makes_gates(options.config));
-  EXPECT_FALSE(makes_barriers(resolved("openvino").config) || makes_gates(resolved("openvino").config));
+  EXPECT_TRUE(makes_barriers(options.config) && writes_hard_sigmoids(options.config));
+  EXPECT_FALSE(makes_barriers(resolved("openvino").config) || writes_hard_sigmoids(resolved("openvino").config));
   EXPECT_FALSE(chooses_by_speed(resolved("ort-cpu:arm")));
 }
 

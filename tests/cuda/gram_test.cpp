@@ -135,7 +135,7 @@ struct Problem {
   solve::Solution solve_on_cpu(const FinetuneConfig& config) const {
     return solve::solve(layer.weights, form, layer.bias, config, kernels(), {});
   }
-  double error(const solve::Solution& s) const { return solve::mean_squared_error(layer.weights, form, s); }
+  double error(const solve::Solution& s) const { return solve::mean_squared_output_error(layer.weights, form, s); }
 };
 
 class Methods : public testing::TestWithParam<WeightSolver> {};

@@ -54,7 +54,7 @@ class RecordReaderTest : public testing::Test {
   shim::CuFilePlaces places_;
   store::Spool spool_;
   std::vector<store::Record> expected_;
-  std::vector<store::RestingRecord> resting_;
+  std::vector<store::RecordOnDisk> resting_;
 };
 
 TEST_F(RecordReaderTest, ReadsThroughPinnedBuffers) {

@@ -68,7 +68,7 @@ TEST(CudaSolver, TakesNoMoreThanAPlanSays) {
         } else {
           auto sums = solver->sums(layer.geometry, 1);
           add_all(*sums, layer);
-          const solve::AnyForm form = sums->take();
+          const solve::GramFormOrRawInputs form = sums->take();
           sums.reset();
           solution = solver->solve(layer.weights, form, layer.bias, config, {});
         }

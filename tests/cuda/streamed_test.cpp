@@ -18,23 +18,23 @@ using solve::RowRange;
 using solve::Solution;
 using solve::SolveControl;
 
-std::vector<Way> ways(const Case& c) {
-  if (!Convolution::can(c.geometry, c.input)) return {Way::patches};
-  return {Way::patches, Way::nchw, Way::nhwc};
+std::vector<PassKind> ways(const Case& c) {
+  if (!Convolution::supports(c.geometry, c.input)) return {PassKind::patches};
+  return {PassKind::patches, PassKind::nchw, PassKind::nhwc};
 }
 
 TEST(Convolution, TakesWhatPadsBothEndsAlike) {
   std::size_t made = 0;
-  for (const Case& c : all_kinds()) made += Convolution::can(c.geometry, c.input) ? 1 : 0;
+  for (const Case& c : all_kinds()) made += Convolution::supports(c.geometry, c.input) ? 1 : 0;
   EXPECT_GE(made, 3U);
   EXPECT_LT(made, all_kinds().size() - 1);
   auto same = solve::convolution(3, 4, 1, {3});
   same.pads_begin = {0};
   same.pads_end = {1};
-  EXPECT_FALSE(Convolution::can(same, {1, 3, 7}));
+  EXPECT_FALSE(Convolution::supports(same, {1, 3, 7}));
   same.strides = {2};
-  EXPECT_TRUE(Convolution::can(same, {1, 3, 7}));  // the last element is not reached
-  EXPECT_FALSE(Convolution::can(same, {1, 3, 8}));
+  EXPECT_TRUE(Convolution::supports(same, {1, 3, 7}));  // the last element is not reached
+  EXPECT_FALSE(Convolution::supports(same, {1, 3, 8}));
 }
 
 /// Loss and gradient by the quantized weights and biases of some rows for one sample.
@@ -44,7 +44,7 @@ struct Found {
   std::vector<double> by_bias;
 };
 
-Found pass_once(const Layer& layer, RowRange rows, Way way, const std::vector<float>& weights,
+Found pass_once(const Layer& layer, RowRange rows, PassKind way, const std::vector<float>& weights,
                 const std::vector<float>& bias) {
   const Devices all = devices();
   Device& device = *all[0];
@@ -79,7 +79,7 @@ TEST(LayerPass, GradientIsThatOfTheLossInEveryWay) {
                            layer.weights.values.begin() + static_cast<std::ptrdiff_t>(rows.last) * fan_in);
       for (float& v : w) v *= 0.1F;
       std::vector<float> b(rows.count(), 0.1F);
-      for (const Way way : ways(c)) {
+      for (const PassKind way : ways(c)) {
         SCOPED_TRACE(std::string(c.name) + ", way " + std::to_string(static_cast<int>(way)));
         const auto loss = [&] { return pass_once(layer, rows, way, w, b); };
         const Found found = loss();
@@ -230,7 +230,7 @@ TEST(StreamedOnDevice, ProductsOfLongRowsAreMadeInBfloat16) {
   const auto loss = [](const solve::LayerGeometry& geometry, const solve::Shape& shape, DevicePrecision precision) {
     const Layer layer = make_layer(geometry, shape, 1, 4, 7);
     const Devices all = devices();
-    PassRows pass(*all[0], layer.weights, layer.geometry, {0, layer.weights.rows}, Way::patches, precision);
+    PassRows pass(*all[0], layer.weights, layer.geometry, {0, layer.weights.rows}, PassKind::patches, precision);
     const LayerSample sample{&layer.shape, layer.inputs[0], layer.targets[0]};
     LayerPass& chosen = pass.pass_for({&sample, 1});
     const auto soft = pass.array<float>(pass.values());
@@ -362,7 +362,7 @@ class OnDisk final : public solve::LayerSamples {
     };
     return {(*held)[0].shape, values(0), {}, values(1), held};
   }
-  std::optional<store::RestingRecord> resting(std::size_t i) const override { return spool_.resting(lane_, i); }
+  std::optional<store::RecordOnDisk> resting(std::size_t i) const override { return spool_.resting(lane_, i); }
   const std::filesystem::path& directory() const { return folder_.path(); }
 
   std::size_t through_host = 0;

@@ -24,7 +24,7 @@ class Numbers final : public SampleSource {
   std::size_t count_, next_ = 0;
 };
 
-std::vector<std::string> names_of(Part& part) {
+std::vector<std::string> names_of(SampleSubset& part) {
   std::vector<std::string> names;
   while (const auto sample = part.next()) names.push_back(sample->origin);
   EXPECT_EQ(names.size(), part.file_count());
@@ -33,29 +33,29 @@ std::vector<std::string> names_of(Part& part) {
 
 using Names = std::vector<std::string>;
 
-TEST(Part, HasTheLastOfEveryFew) {
+TEST(SampleSubset, HasTheLastOfEveryFew) {
   Numbers inner(10);
-  Part last(inner, 4, Part::Kind::last);
+  SampleSubset last(inner, 4, SampleSubset::Kind::last);
   EXPECT_EQ(names_of(last), (Names{"3", "7"}));
-  Part others(inner, 4, Part::Kind::others);
+  SampleSubset others(inner, 4, SampleSubset::Kind::others);
   EXPECT_EQ(names_of(others), (Names{"0", "1", "2", "4", "5", "6", "8", "9"}));
   others.rewind();
   EXPECT_EQ(names_of(others).size(), 8U);
 }
 
-TEST(Part, HasTheLastOfAFew) {
+TEST(SampleSubset, HasTheLastOfAFew) {
   Numbers inner(2);
-  Part last(inner, 4, Part::Kind::last), others(inner, 4, Part::Kind::others);
+  SampleSubset last(inner, 4, SampleSubset::Kind::last), others(inner, 4, SampleSubset::Kind::others);
   last.rewind();
   EXPECT_EQ(names_of(last), Names{"1"});
   others.rewind();
   EXPECT_EQ(names_of(others), Names{"0"});
 }
 
-TEST(Part, ASingleSampleIsInBoth) {
+TEST(SampleSubset, ASingleSampleIsInBoth) {
   Numbers inner(1);
-  for (const auto kind : {Part::Kind::last, Part::Kind::others}) {
-    Part part(inner, 4, kind);
+  for (const auto kind : {SampleSubset::Kind::last, SampleSubset::Kind::others}) {
+    SampleSubset part(inner, 4, kind);
     EXPECT_EQ(names_of(part), Names{"0"});
   }
 }

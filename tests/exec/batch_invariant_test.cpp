@@ -27,7 +27,7 @@ onnx::Tensor weights(const std::string& name, const std::vector<std::int64_t>& d
 
 Model invariant(const Model& model) {
   Model changed = model;
-  make_batch_invariant(changed, probe_values(runtime(), model));
+  make_batch_invariant(changed, infer_value_types(runtime(), model));
   return changed;
 }
 

@@ -20,12 +20,12 @@ Floats random(std::size_t count, unsigned seed) {
 
 Model rewritten(const Model& before) {
   Model after = before;
-  auto types = probe_values(runtime(), after);
+  auto types = infer_value_types(runtime(), after);
   graph::remove_neutral_steps(after, types);
   graph::fold_after_products(after, types, keep);
   graph::compose_hard_sigmoids(after, types);
   graph::fold_before_products(after, types, keep);
-  const auto probed = probe_values(runtime(), after);
+  const auto probed = infer_value_types(runtime(), after);
   for (const auto& node : after.graph.nodes) {
     const auto& made = node.outputs().front();
     EXPECT_TRUE(types.contains(made) && types.at(made).type == probed.at(made).type) << made;

@@ -6,7 +6,7 @@ namespace {
 
 const graph::Store kInMemory = [](std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); };
 
-ValueTypes types_of(const Model& model) { return probe_values(runtime(), model); }
+ValueTypes types_of(const Model& model) { return infer_value_types(runtime(), model); }
 
 std::vector<std::string> operators(const Model& model) {
   std::vector<std::string> types;
@@ -30,7 +30,7 @@ Model normalized(const std::vector<std::int64_t>& shape, Floats scale, Floats bi
 TEST(FormsOfHtp, ReciprocalsAreDivisions) {
   const auto before = make_model({{"Reciprocal", "r", {"x"}, {"y"}}}, {}, 17, {value("x", {3})}, {value("y", {3})});
   auto after = before;
-  EXPECT_EQ(graph::give_forms_of_htp(after, types_of(after), kInMemory).size(), 1U);
+  EXPECT_EQ(graph::rewrite_for_htp(after, types_of(after), kInMemory).size(), 1U);
   EXPECT_EQ(operators(after), (Names{"Div"}));
   expect_same(before, after, array_of<float>(DataType::float32, {3}, {0.01F, -2, 300}));
 }
@@ -40,7 +40,7 @@ TEST(FormsOfHtp, SquaresAreProducts) {
     const auto before = make_model({{"Pow", "p", {"x", "e"}, {"y"}}}, {floats("e", {}, {exponent})}, 17,
                                    {value("x", {3})}, {value("y", {3})});
     auto after = before;
-    EXPECT_EQ(graph::multiply_squares(after).size(), exponent == 2 ? 1U : 0U);
+    EXPECT_EQ(graph::squares_to_mul(after).size(), exponent == 2 ? 1U : 0U);
     EXPECT_EQ(operators(after), (Names{exponent == 2 ? "Mul" : "Pow"}));
     expect_same(before, after, array_of<float>(DataType::float32, {3}, {0.5F, -2, 3}));
   }
@@ -50,13 +50,13 @@ TEST(FormsOfHtp, InstanceNormsAreLayerNorms) {
   for (const auto& shape : std::vector<std::vector<std::int64_t>>{{2, 2, 5}, {1, 2, 3, 4}, {1, 2, 2, 2, 3}}) {
     const auto before = normalized(shape, {1.5F, -2}, {0.25F, 3});
     auto after = before;
-    EXPECT_EQ(graph::give_forms_of_htp(after, types_of(after), kInMemory).size(), 1U);
+    EXPECT_EQ(graph::rewrite_for_htp(after, types_of(after), kInMemory).size(), 1U);
     EXPECT_EQ(operators(after), (Names{"Reshape", "LayerNormalization", "Mul", "Add", "Reshape"}));
     expect_same(before, after, random_floats(shape));
   }
   const auto groups = normalized({1, 2, 6}, {1, 1}, {0, 0});  // as torch exports a GroupNorm
   auto after = groups;
-  graph::give_forms_of_htp(after, types_of(after), kInMemory);
+  graph::rewrite_for_htp(after, types_of(after), kInMemory);
   EXPECT_EQ(operators(after), (Names{"Reshape", "LayerNormalization", "Reshape"}));
   expect_same(groups, after, random_floats({1, 2, 6}));
 }
@@ -65,7 +65,7 @@ TEST(FormsOfHtp, LayerNormsHaveABias) {
   const auto before = make_model({{"LayerNormalization", "n", {"x", "s"}, {"y"}}}, {floats("s", {3}, {1, 2, 3})}, 17,
                                  {value("x", {2, 3})}, {value("y", {2, 3})});
   auto after = before;
-  EXPECT_TRUE(graph::give_forms_of_htp(after, types_of(after), kInMemory).empty());
+  EXPECT_TRUE(graph::rewrite_for_htp(after, types_of(after), kInMemory).empty());
   EXPECT_EQ(after.graph.nodes[0].inputs().size(), 3U);
   expect_same(before, after, random_floats({2, 3}));
 }

@@ -79,7 +79,7 @@ TEST(MasksOfComputedShapes, EndWhereASoftmaxGivesZero) {
     EXPECT_EQ(graph::clamp_masks(after, kInMemory).size(), 1U);
     for (const auto& node : after.graph.nodes) {
       if (!node.is("ConstantOfShape")) continue;
-      EXPECT_EQ(graph::filling_of(after, node), graph::kMask);
+      EXPECT_EQ(graph::constant_of_shape_value(after, node), graph::kMask);
     }
     const std::vector<Array> x{random_floats({4, 4})};
     const auto want = floats_of(run(before, x)[0]), got = floats_of(run(after, x)[0]);
@@ -134,7 +134,7 @@ TEST(MasksOfOtherFloats, EndWhereTheyAreFilledWhileTheModelRuns) {
                                   {one}, 17, {value("x", {4, 4})}, {value("y", {4, 4})});
   Model after = before;
   EXPECT_EQ(graph::clamp_masks(after, kInMemory).size(), 1U);
-  EXPECT_EQ(graph::filling_of(after, after.graph.nodes[1]), graph::kMask);
+  EXPECT_EQ(graph::constant_of_shape_value(after, after.graph.nodes[1]), graph::kMask);
   expect_near(before, after, {random_floats({4, 4})});
 }
 
@@ -151,12 +151,12 @@ TEST(ShapesThatAreStatic, BecomeConstants) {
                                    {"Mul", "", {"x", "f"}, {"y"}}},
                                   {}, 17, {value("x", {3, 4})}, {value("y", {3, 4})});
   Model after = before;
-  EXPECT_EQ(graph::fold_shapes(after, probe_values(runtime(), after)), 1U);
+  EXPECT_EQ(graph::fold_shapes(after, infer_value_types(runtime(), after)), 1U);
   EXPECT_EQ(op_types(after), (Names{"ConstantOfShape", "Mul"}));
   expect_near(before, after, {random_floats({3, 4})});
   Model open = before;
   open.graph.inputs = {onnx::make_value_info("x", DataType::float32, std::vector<onnx::Dim>{{-1, "N"}, {4, ""}})};
-  EXPECT_EQ(graph::fold_shapes(open, probe_values(runtime(), open)), 0U);
+  EXPECT_EQ(graph::fold_shapes(open, infer_value_types(runtime(), open)), 0U);
 }
 
 struct Einsum {
@@ -198,7 +198,7 @@ TEST(EinsumsOfStaticShapes, AreProductsOfMatrices) {
       SCOPED_TRACE(fmt::format("{}, constant: {}", e.equation, constant));
       const Model before = einsum(e, constant);
       Model after = before;
-      EXPECT_EQ(graph::multiply_einsums(after, probe_values(runtime(), after), kInMemory).size(), 1U);
+      EXPECT_EQ(graph::einsums_to_matmuls(after, infer_value_types(runtime(), after), kInMemory).size(), 1U);
       const auto types = op_types(after);
       EXPECT_EQ(std::count(types.begin(), types.end(), "MatMul"), 1);
       EXPECT_EQ(std::count(types.begin(), types.end(), "Einsum"), 0);
@@ -214,7 +214,7 @@ TEST(EinsumsOfStaticShapes, OthersStay) {
   for (const std::string equation : {"...i,ij->...j", "bii,ij->bj", "bij,kl->bijkl", "bij,jk->bk", "bij,jk"}) {
     SCOPED_TRACE(equation);
     Model model = einsum({equation, {2, 2, 2}, {2, 2}}, 1);
-    EXPECT_TRUE(graph::multiply_einsums(model, probe_values(runtime(), model), kInMemory).empty());
+    EXPECT_TRUE(graph::einsums_to_matmuls(model, infer_value_types(runtime(), model), kInMemory).empty());
   }
 }
 

@@ -172,7 +172,7 @@ TEST(UpgradeOpset, KeepsWhatIsComputed) {
     for (const bool known : {true, false}) {  // with and without what the runtime inferred
       Model after = before;
       try {
-        const auto notes = graph::upgrade_opset(after, known ? probe_values(runtime(), before) : ValueTypes());
+        const auto notes = graph::upgrade_opset(after, known ? infer_value_types(runtime(), before) : ValueTypes());
         EXPECT_EQ(notes.size(), c.what.find("computed") == std::string::npos ? 1U : 2U);
         EXPECT_EQ(after.opset(), 13);
         if (known) {
@@ -281,7 +281,7 @@ TEST(Preparation, KeepsWhatIsComputed) {
   graph::lift_constants(after);
   graph::sort_topologically(after);
   graph::remove_identities(after);
-  const auto nodes = graph::constant_nodes(after, probe_values(runtime(), after));
+  const auto nodes = graph::constant_nodes(after, infer_value_types(runtime(), after));
   EXPECT_EQ(nodes.size(), 1U);
   graph::replace_by_constants(after, nodes, compute_constants(runtime(), after, nodes));
   EXPECT_EQ(op_types(after), (Names{"Mul", "If", "Identity"}));

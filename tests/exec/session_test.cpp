@@ -76,7 +76,7 @@ TEST_F(SessionTest, ProbesTypesAndShapes) {
       {floats("w", {3, 4}, Floats(12))}, 13,
       {onnx::make_value_info("x", DataType::float32, {{{-1, "N"}, {3, ""}}}), value("c", {}, DataType::boolean)},
       {value("y", {2, -1}, DataType::int64)});
-  const ValueTypes types = probe_values(runtime(), model);
+  const ValueTypes types = infer_value_types(runtime(), model);
   const auto dims = [](const graph::ValueType& t) {
     std::vector<std::int64_t> out;
     for (const auto& d : t.shape.value()) out.push_back(d.value);
@@ -87,8 +87,9 @@ TEST_F(SessionTest, ProbesTypesAndShapes) {
   EXPECT_EQ(dims(types.at("w")), (std::vector<std::int64_t>{3, 4}));
   EXPECT_EQ(types.at("c").type, DataType::boolean);
   EXPECT_EQ(types.at("z").type, DataType::float32);
-  EXPECT_EQ(dims(probe_values(runtime(), model, {{"x", {5, 3}}}).at("m")), (std::vector<std::int64_t>{5, 4}));
-  expect_error([&] { probe_values(runtime(), make_model({}, {}, 13, {value("y")}, {value("y")})); }, "has no nodes");
+  EXPECT_EQ(dims(infer_value_types(runtime(), model, {{"x", {5, 3}}}).at("m")), (std::vector<std::int64_t>{5, 4}));
+  expect_error([&] { infer_value_types(runtime(), make_model({}, {}, 13, {value("y")}, {value("y")})); },
+               "has no nodes");
 }
 
 TEST_F(SessionTest, ComputesConstants) {
@@ -100,7 +101,7 @@ TEST_F(SessionTest, ComputesConstants) {
                             {"Reshape", "", {"d", "b"}, {"y"}}},
                            {floats("w", {2}, {1, 2})}, 13);
   const auto before = bytes_of(run(model, {random_floats({2})})[0]);
-  const auto nodes = graph::constant_nodes(model, probe_values(runtime(), model));
+  const auto nodes = graph::constant_nodes(model, infer_value_types(runtime(), model));
   EXPECT_EQ(nodes, (std::vector<int>{0, 1, 2}));
   const auto tensors = compute_constants(runtime(), model, nodes);
   graph::replace_by_constants(model, nodes, tensors);

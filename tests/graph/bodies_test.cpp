@@ -49,7 +49,7 @@ TEST(UnfoldedBodies, StandInTheMainGraphUnderNamesOfTheirOwn) {
   EXPECT_EQ(nodes[3].inputs(), (Names{"flag", "made", "choose/else_branch/made"}));
   EXPECT_EQ(initializer_names(model), (Names{"c", "choose/else_branch/c"}));
   EXPECT_EQ(onnx::body_of_nodes(model), (std::vector{0, 1, 2, 0}));
-  EXPECT_EQ(inside_bodies(model), (std::vector{false, false, true, true, false}));
+  EXPECT_EQ(cuts_inside_bodies(model), (std::vector{false, false, true, true, false}));
   EXPECT_NO_THROW(Index{model});
 }
 

@@ -27,7 +27,7 @@ class FewRows : public ::testing::Test {
       const onnx::Dim first = rows > 0 ? onnx::Dim{rows, ""} : onnx::Dim{-1, "n"};
       types[name] = {DataType::float32, std::vector<onnx::Dim>{first, {2, ""}}};
     }
-    return give_few_rows_an_axis(model, types, kInMemory);
+    return add_axis_for_few_rows(model, types, kInMemory);
   }
   static Model model_of(std::vector<Node> nodes) {
     return make_model(std::move(nodes),

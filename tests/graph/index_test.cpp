@@ -123,12 +123,12 @@ TEST(Frontier, IsWhatLivesAcrossTheCut) {
                                  {floats("w", {2}, {1, 2})}, 17, {value("x"), value("k", {}, DataType::boolean)},
                                  {value("y"), value("o")});
   const Index index(model);
-  EXPECT_EQ(frontier(model, index, 0), (Names{"x", "k"}));
-  EXPECT_EQ(frontier(model, index, 1), (Names{"k", "a"}));
-  EXPECT_EQ(frontier(model, index, 2), (Names{"k", "a", "b"}));
-  EXPECT_EQ(frontier(model, index, 3), (Names{"k", "a", "b", "o"}));
-  EXPECT_EQ(frontier(model, index, 4), (Names{"k", "a", "o", "c"})) << "captures are reads";
-  EXPECT_EQ(frontier(model, index, 5), (Names{"o", "y"}));
+  EXPECT_EQ(values_crossing_cut(model, index, 0), (Names{"x", "k"}));
+  EXPECT_EQ(values_crossing_cut(model, index, 1), (Names{"k", "a"}));
+  EXPECT_EQ(values_crossing_cut(model, index, 2), (Names{"k", "a", "b"}));
+  EXPECT_EQ(values_crossing_cut(model, index, 3), (Names{"k", "a", "b", "o"}));
+  EXPECT_EQ(values_crossing_cut(model, index, 4), (Names{"k", "a", "o", "c"})) << "captures are reads";
+  EXPECT_EQ(values_crossing_cut(model, index, 5), (Names{"o", "y"}));
 }
 
 TEST(Sort, KeepsAnOrderThatIsFree) {

@@ -97,7 +97,7 @@ TEST(AsExecuted, ActivationsWriteOverAnInputThatIsNotObserved) {
 }
 
 std::uint64_t predicted_activations(const Model& model, const Names& observed) {
-  const auto cost = calibration_cost(model, exec::probe_values(runtime(), model), observed, {});
+  const auto cost = calibration_cost(model, exec::infer_value_types(runtime(), model), observed, {});
   for (const auto& part : cost.value().memory) {
     if (part.what == "activations alive at once") return part.bytes;
   }
@@ -108,7 +108,7 @@ std::uint64_t predicted_activations(const Model& model, const Names& observed) {
 void expect_as_measured(const Model& model, const Names& observed) {
   const auto predicted = static_cast<double>(predicted_activations(model, observed));
   const exec::Runtime fresh(runtime_library());
-  exec::Session session(fresh, exec::emit(model, tap(observed)), "the model", {tuning_for(model), 2, {}});
+  exec::Session session(fresh, exec::emit(model, tap(observed)), "the model", {session_mode_for(model), 2, {}});
   Recorder recorder;
   const Array input = random_floats(image(16));
   session.run(std::span(&input, 1), "the sample", &recorder);

@@ -78,8 +78,8 @@ TEST(DeviceActivity, MemoryIsThatOfAllDevices) {
   EXPECT_EQ(now.memory, 150U);
   EXPECT_EQ(now.memory_peak, 150U);  // since the reading before
   activity.set_storage(1, "a way: its reason");
-  activity.foretell_memory(1, 320);
-  activity.foretell_memory(1, 200);
+  activity.add_memory_estimate(1, 320);
+  activity.add_memory_estimate(1, 200);
   const auto devices = activity.devices();
   ASSERT_EQ(devices.size(), 2U);
   EXPECT_EQ(devices[0].name, "zero");

@@ -13,7 +13,7 @@
 namespace detent::profile {
 namespace {
 
-using Bound = Verdict::Bound;
+using Bound = Bottleneck::Bound;
 
 constexpr double kG = 1e9;
 const MachinePeaks kMachine{100 * kG, 20 * kG, 1 * kG, 4, 10 * kG};
@@ -51,7 +51,7 @@ TEST(Roofline, TheLargestShareIsTheBound) {
       {{.seconds = 10, .flops = 249 * kG}, Bound::waiting, 0.249},
   };
   for (const auto& c : cases) {
-    const Verdict verdict = judge(c.work, kMachine, "Calibration");
+    const Bottleneck verdict = find_bottleneck(c.work, kMachine, "Calibration");
     EXPECT_EQ(verdict.bound, c.bound) << bound_name(verdict.bound);
     EXPECT_NEAR(verdict.share, c.share, 1e-9);
     EXPECT_FALSE(verdict.advice.empty());
@@ -60,7 +60,7 @@ TEST(Roofline, TheLargestShareIsTheBound) {
 
 TEST(Roofline, BusyWithOtherWorkIsNotWaiting) {
   const Work work{.seconds = 10, .flops = 50 * kG, .memory_bytes = 20 * kG, .cpu_seconds = 30};
-  const Verdict verdict = judge(work, kMachine, "Calibration");
+  const Bottleneck verdict = find_bottleneck(work, kMachine, "Calibration");
   EXPECT_EQ(verdict.bound, Bound::compute);
   EXPECT_NEAR(verdict.share, 0.05, 1e-9);
   EXPECT_NE(verdict.advice.find("--method minmax"), std::string::npos);
@@ -68,29 +68,29 @@ TEST(Roofline, BusyWithOtherWorkIsNotWaiting) {
 
 TEST(Roofline, WaitingForOtherProgramsIsContention) {
   const Work work{.seconds = 10, .flops = 50 * kG, .cpu_seconds = 12, .pressure_seconds = 4};
-  const Verdict verdict = judge(work, kMachine, "Calibration");
+  const Bottleneck verdict = find_bottleneck(work, kMachine, "Calibration");
   EXPECT_EQ(verdict.bound, Bound::contention);
   EXPECT_NE(verdict.advice.find("Other programs"), std::string::npos);
   Work busy = work;
   busy.cpu_seconds = 30;  // whoever waited, it was not this run
-  EXPECT_EQ(judge(busy, kMachine, "Calibration").bound, Bound::compute);
+  EXPECT_EQ(find_bottleneck(busy, kMachine, "Calibration").bound, Bound::compute);
   Work calm = work;
   calm.pressure_seconds = 2;
-  EXPECT_EQ(judge(calm, kMachine, "Calibration").bound, Bound::waiting);
+  EXPECT_EQ(find_bottleneck(calm, kMachine, "Calibration").bound, Bound::waiting);
 }
 
 TEST(Roofline, MoreThanThePeakIsThePeak) {
-  EXPECT_DOUBLE_EQ(judge({.seconds = 1, .disk_bytes = 3 * kG}, kMachine, "Post-process").share, 1);
+  EXPECT_DOUBLE_EQ(find_bottleneck({.seconds = 1, .disk_bytes = 3 * kG}, kMachine, "Post-process").share, 1);
 }
 
 TEST(Roofline, UnknownFiguresHaveNoPart) {
-  EXPECT_EQ(judge({}, kMachine, "Calibration").bound, Bound::waiting);
-  EXPECT_EQ(judge({}, {}, "").bound, Bound::waiting);
-  EXPECT_DOUBLE_EQ(judge({}, {}, "").share, 0);
-  EXPECT_EQ(judge({.seconds = 1, .flops = 1e12}, {}, "x").bound, Bound::waiting);
-  EXPECT_EQ(judge({.seconds = -1, .flops = 1e12}, kMachine, "x").bound, Bound::waiting);
+  EXPECT_EQ(find_bottleneck({}, kMachine, "Calibration").bound, Bound::waiting);
+  EXPECT_EQ(find_bottleneck({}, {}, "").bound, Bound::waiting);
+  EXPECT_DOUBLE_EQ(find_bottleneck({}, {}, "").share, 0);
+  EXPECT_EQ(find_bottleneck({.seconds = 1, .flops = 1e12}, {}, "x").bound, Bound::waiting);
+  EXPECT_EQ(find_bottleneck({.seconds = -1, .flops = 1e12}, kMachine, "x").bound, Bound::waiting);
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const Verdict verdict = judge({.seconds = 1, .flops = nan, .disk_bytes = 0.5 * kG}, kMachine, "x");
+  const Bottleneck verdict = find_bottleneck({.seconds = 1, .flops = nan, .disk_bytes = 0.5 * kG}, kMachine, "x");
   EXPECT_EQ(verdict.bound, Bound::disk);
   EXPECT_DOUBLE_EQ(verdict.share, 0.5);
 }
@@ -98,7 +98,7 @@ TEST(Roofline, UnknownFiguresHaveNoPart) {
 TEST(Roofline, AdviceIsOneSentence) {
   for (const char* stage : kStages) {
     for (const Work& work : kWorks) {
-      const std::string advice = judge(work, kMachine, stage).advice;
+      const std::string advice = find_bottleneck(work, kMachine, stage).advice;
       EXPECT_EQ(advice.find('.'), advice.size() - 1) << advice;
       EXPECT_EQ(advice.find('\n'), std::string::npos);
     }
@@ -120,7 +120,7 @@ TEST(Roofline, AdviceNamesOnlyOptionsThatExist) {
   std::set<std::string> named;
   for (const char* stage : kStages) {
     for (const Work& work : kWorks) {
-      const std::string advice = judge(work, kMachine, stage).advice;
+      const std::string advice = find_bottleneck(work, kMachine, stage).advice;
       for (std::sregex_iterator it(advice.begin(), advice.end(), option), end; it != end; ++it) named.insert(it->str());
     }
   }

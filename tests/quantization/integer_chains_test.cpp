@@ -71,7 +71,7 @@ TEST(Gates, AreFoundBehindConvolutions) {
   silu(b, "m", "y").output("y");
   const graph::Index index(b.model);
   EXPECT_EQ(all_gates(b.model, index), (GateNames{"gate_s", "h"}));
-  const auto gates = find_gates(b.model, index);
+  const auto gates = find_gated_activations(b.model, index);
   const auto& nodes = b.model.graph.nodes;
   ASSERT_EQ(gates.size(), 2U);
   EXPECT_EQ(nodes[static_cast<std::size_t>(gates[0].sum)].name(), "n_shifted");

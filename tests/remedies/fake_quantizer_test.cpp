@@ -69,16 +69,16 @@ TEST(FakeQuantizer, RoundsOnlyWhatIsSwitchedOn) {
   quantizer.expect({"a", "", "b"});
   EXPECT_EQ(passed(quantizer, 0, 5), 0.7F);
   const Trial first{{"a", &roundings.at("a")}, {"unknown", &roundings.at("b")}};
-  quantizer.switch_on(&first);
+  quantizer.set_trial(&first);
   EXPECT_EQ(passed(quantizer, 0, 5), 1.0F);
   EXPECT_EQ(passed(quantizer, 0, 200'001), 1.0F) << "in several pieces";
   EXPECT_EQ(passed(quantizer, 1, 5), 0.7F);
   EXPECT_EQ(passed(quantizer, 2, 5), 0.7F);
   const Trial second{{"b", &roundings.at("b")}};
-  quantizer.switch_on(&second);
+  quantizer.set_trial(&second);
   EXPECT_EQ(passed(quantizer, 0, 5), 0.7F);
   EXPECT_EQ(passed(quantizer, 2, 5), 1.0F);
-  quantizer.switch_on(nullptr);
+  quantizer.set_trial(nullptr);
   EXPECT_EQ(passed(quantizer, 2, 5), 0.7F);
 }
 
@@ -101,7 +101,7 @@ TEST(FakeQuantizer, MultipliesChannelsBeforeTheyAreRounded) {
   FakeQuantizer quantizer;
   quantizer.expect({"a"});
   const Trial trial{{"a", &rounding}};
-  quantizer.switch_on(&trial);
+  quantizer.set_trial(&trial);
   const std::vector<float> given{1.2F, -3.4F, 5, 7, 0.3F, 0.1F};
   const auto rounded = [&](std::vector<std::int64_t> shape) {
     std::vector<float> values = given;

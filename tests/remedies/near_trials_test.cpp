@@ -60,7 +60,7 @@ TEST(NearTrials, ErrorsOfManyValuesAreSharedOutAsTheyAreAlone) {
 
 TEST(Parts, AreOfAboutTheSameWork) {
   const auto model = chain();
-  const auto parts = parts_of(model, exec::probe_values(runtime(), model), 4);
+  const auto parts = parts_of(model, exec::infer_value_types(runtime(), model), 4);
   ASSERT_EQ(parts.size(), 5U);
   EXPECT_EQ(parts.front(), 0);
   EXPECT_EQ(parts.back(), 2 * kProducts);

@@ -184,14 +184,14 @@ TEST(Errors, OfOnePointAreNotHiddenByAnother) {
   EXPECT_FALSE(is_improved({0.5, 1e-2}, {0.1, 2e-2}));   // one gets clearly worse
   EXPECT_TRUE(is_improved({0.5, 1e-6}, {0.1, 1e-5}));    // but is fine even so
   EXPECT_FALSE(is_improved({0.5, 1e-2}, {0.51, 1e-4}));  // the worst must not get worse
-  EXPECT_NEAR(change_of({0.4, 0.1}, {0.1, 0.1}), 0.5, 1e-12);
+  EXPECT_NEAR(mean_error_ratio({0.4, 0.1}, {0.1, 0.1}), 0.5, 1e-12);
 }
 
 TEST(Workload, CountsProductsByTheirMultiplications) {
   Bench bench(small_then_large(), kShape, {{"a", {-1, 1}}, {"c", {-1, 1}}});
   const graph::Index index(bench.draft.prepared.model);
-  const auto workload = weigh(bench.draft.prepared.model, index, bench.evaluator->static_types(bench.draft),
-                              bench.draft.assignment.placement);
+  const auto workload = workload_of(bench.draft.prepared.model, index, bench.evaluator->static_types(bench.draft),
+                                    bench.draft.assignment.placement);
   ASSERT_EQ(workload.products.size(), 2U);
   EXPECT_NEAR(workload.products[0].macs, 1.0 / 41, 1e-12);
   EXPECT_NEAR(workload.products[1].macs, 40.0 / 41, 1e-12);

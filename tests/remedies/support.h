@@ -50,8 +50,8 @@ struct Bench {
       : options(std::move(given)), source(shape, 16) {
     options.model = "made.onnx";
     draft.prepared.model = std::move(model);
-    draft.prepared.types = exec::probe_values(runtime(), draft.prepared.model);
-    auto placement = run::place(draft.prepared, options.config);
+    draft.prepared.types = exec::infer_value_types(runtime(), draft.prepared.model);
+    auto placement = run::place_qdq_pairs(draft.prepared, options.config);
     draft.proposals.constants = quantization::scan_weights(draft.prepared.model, placement, false);
     for (const auto& [value, range] : ranges) draft.proposals.ranges[value] = {range, "mse"};
     draft.assign(std::move(placement), options.config);

@@ -36,7 +36,7 @@ class CollectOnADevice : public testing::Test {
         prepare(onnx::read_model(at("model.onnx")), QuantConfig(), exec::test::runtime(), folder_.path(), profiler, {});
     QuantConfig config;
     config.op_types = {"Add", "Mul", "Relu"};
-    placement_ = place(prepared_, config);
+    placement_ = place_qdq_pairs(prepared_, config);
   }
 
   fs::path at(const std::string& name) const { return folder_.path() / name; }
@@ -95,17 +95,17 @@ TEST(DeviceNotes, SayWhatRanWhere) {
 
 TEST(PlaceOfPasses, IsTheFirstDeviceWhereTheRuntimeHasIt) {
   const auto& runtime = exec::test::runtime();
-  EXPECT_EQ(place_of(DeviceConfig()), nullptr);
-  EXPECT_EQ(place_note(DeviceConfig(), runtime, "trials"), "");
+  EXPECT_EQ(inference_device_of(DeviceConfig()), nullptr);
+  EXPECT_EQ(inference_device_note(DeviceConfig(), runtime, "trials"), "");
   const DeviceConfig config{{1, 0}, 4096, DevicePrecision::tf32, {}};
-  const auto place = place_of(config, 4);
+  const auto place = inference_device_of(config, 4);
   ASSERT_NE(place, nullptr);
   EXPECT_EQ(place->ordinal, 1);
   EXPECT_EQ(place->memory_limit, 1024U);
   EXPECT_TRUE(place->tf32);
   if (runtime.has_provider(place->provider)) GTEST_SKIP() << "this ONNX Runtime has CUDA's provider";
-  EXPECT_EQ(place_of(config, runtime), nullptr);
-  EXPECT_EQ(place_note(config, runtime, "trials"),
+  EXPECT_EQ(inference_device_of(config, runtime), nullptr);
+  EXPECT_EQ(inference_device_note(config, runtime, "trials"),
             "trials ran on the CPU: this ONNX Runtime was built without CUDAExecutionProvider");
 }
 

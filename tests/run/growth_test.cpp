@@ -101,11 +101,11 @@ class Passes {
     time("plan", [&] { planning::plan_sweep(model, types, observed, {observed.size(), true, 1, 1, 64}, 2, budget); });
     time("taps", [&] { exec::emit(model, {observed, {}, {}}); });
     for (const auto& value : observed) proposals.ranges[value] = {{-1.0F, 1.0F}, "minmax"};
-    time("shared", [&] { complete_shared(placement, proposals.ranges); });
+    time("shared", [&] { copy_shared_ranges(placement, proposals.ranges); });
     quantization::Assignment assignment;
     time("assign", [&] { assignment = assign(model, placement, proposals, {}); });
     QuantizeResult result;
-    time("record", [&] { record(model, assignment, result); });
+    time("record", [&] { record_assignment(model, assignment, result); });
     std::optional<quantization::Emitted> emitted;
     time("emit", [&] { emitted = quantization::emit_qdq(model, assignment, {}); });
     time("barriers", [&] { quantization::add_barriers(*emitted); });

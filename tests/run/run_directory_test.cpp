@@ -175,8 +175,8 @@ TEST_F(RunDirectories, LoseTheScratchOfAKilledProcess) {
   EXPECT_TRUE(fs::exists(path / "progress.json"));
 }
 
-Progressed progress(std::size_t done) {
-  Progressed made;
+CalibrationProgress progress(std::size_t done) {
+  CalibrationProgress made;
   made.cuts = {3, 7};
   made.segment = 1;
   made.done = done;

@@ -60,7 +60,7 @@ TEST(Choice, is_the_best_of_all_on_random_graphs_and_prices) {
     for (int round = 0; round < 20; ++round) {
       const auto prices = random_prices(random);
       const double best = best_of_all(problem, prices);
-      EXPECT_NEAR(price_of(costs_of(problem, choose(problem, prices)), prices), best, 1e-9 * best);
+      EXPECT_NEAR(price_of(costs_of(problem, cheapest_choice(problem, prices)), prices), best, 1e-9 * best);
     }
   }
 }
@@ -101,7 +101,7 @@ TEST(Choice, goes_on_by_expansion_where_tables_grow_too_large) {
   const auto problem = random_problem(random);
   const auto prices = random_prices(random);
   EXPECT_FALSE(eliminate(problem, prices, 1));
-  EXPECT_EQ(choose(problem, prices, 1), expand(problem, prices));
+  EXPECT_EQ(cheapest_choice(problem, prices, 1), expand(problem, prices));
 }
 
 TEST(Choice, of_a_long_chain_with_skips_is_found_at_once) {
@@ -112,7 +112,7 @@ TEST(Choice, of_a_long_chain_with_skips_is_found_at_once) {
     if (l > 0) problem.borders.push_back({l - 1, l, {{0, 0.1}, {0.1, 0}}});
     if (l > 3) problem.borders.push_back({l - 4, l, {{0, 0.1}, {0.1, 0}}});
   }
-  const auto choice = choose(problem, {1, 1, 0.01});
+  const auto choice = cheapest_choice(problem, {1, 1, 0.01});
   EXPECT_LE(price_of(costs_of(problem, choice), {1, 1, 0.01}),
             price_of(costs_of(problem, expand(problem, {1, 1, 0.01})), {1, 1, 0.01}) + 1e-9);
 }
@@ -123,7 +123,7 @@ TEST(Front, holds_no_point_that_another_one_dominates_and_the_best_of_each_price
     const auto problem = random_problem(random);
     Costs whole;
     for (const auto& forms : problem.layers) whole += forms.front();
-    const auto points = front(problem, whole);
+    const auto points = pareto_front(problem, whole);
     ASSERT_FALSE(points.empty());
     for (const auto& a : points) {
       for (const auto& b : points) EXPECT_FALSE(dominates(a.costs, b.costs));
@@ -139,8 +139,8 @@ TEST(Front, spreads_from_what_is_there) {
   const Costs whole{1, 1, 1};
   const std::vector<Costs> points{{1e-4, 1, 1}, {1e-4, 0.9, 1}, {1e-2, 0.2, 0.2}, {1e-3, 0.5, 0.5}};
   const std::vector<Costs> taken{{1e-4, 1, 1}};
-  EXPECT_EQ(spread(points, taken, whole, 2), (std::vector<std::size_t>{2, 3}));
-  EXPECT_EQ(spread(points, taken, whole, 9).size(), 3);  // the first lies where one is taken
+  EXPECT_EQ(most_spread_points(points, taken, whole, 2), (std::vector<std::size_t>{2, 3}));
+  EXPECT_EQ(most_spread_points(points, taken, whole, 9).size(), 3);  // the first lies where one is taken
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST(SharedWork, NoRankHasMuchMoreThanItsShare) {
 }
 
 TEST(SharedWork, AProcessThatIsAloneKeepsWhatItHas) {
-  EXPECT_EQ(of_first(nullptr, 2.5), 2.5);
+  EXPECT_EQ(broadcast_value(nullptr, 2.5), 2.5);
   EXPECT_EQ(size_of(nullptr), 1);
   EXPECT_EQ(rank_of(nullptr), 0);
   EXPECT_TRUE(gather_files(nullptr, "/nowhere", {"missing"}).empty());
@@ -55,15 +55,15 @@ TEST(SharedWork, AProcessThatIsAloneKeepsWhatItHas) {
 
 TEST(SharedWork, TakesWhatRankZeroSends) {
   auto ranks = beside_peer(1, {"\1"s, "a\0\0b\0"s, "\0"s, "\1"s});
-  EXPECT_TRUE(of_first(&ranks, false));
-  EXPECT_EQ(names_of_first(&ranks, {}), (std::vector<std::string>{"a", "", "b"}));
+  EXPECT_TRUE(broadcast_value(&ranks, false));
+  EXPECT_EQ(broadcast_names(&ranks, {}), (std::vector<std::string>{"a", "", "b"}));
   EXPECT_TRUE(any_of(&ranks, false));
 }
 
 TEST(SharedWork, MessagesOfAnotherProgramAreRefused) {
   auto ranks = beside_peer(1, {"", "abc", "ab"});
-  expect_unexpected("rank 0 sent 0 bytes where 8 were expected", [&] { of_first(&ranks, std::uint64_t{1}); });
-  expect_unexpected("rank 0 sent names without an end", [&] { names_of_first(&ranks, {}); });
+  expect_unexpected("rank 0 sent 0 bytes where 8 were expected", [&] { broadcast_value(&ranks, std::uint64_t{1}); });
+  expect_unexpected("rank 0 sent names without an end", [&] { broadcast_names(&ranks, {}); });
   std::vector<std::byte> known(3);
   expect_unexpected("rank 0 sent 2 bytes where 3 were expected", [&] { broadcast(ranks, known); });
   auto first = beside_peer(0, {""});

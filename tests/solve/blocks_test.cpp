@@ -119,14 +119,14 @@ std::vector<std::int32_t> textbook_gptq(const QuantizedWeights& w, const GramFor
 }
 
 double sum_of_errors(const QuantizedWeights& weights, const GramForm& form, const Integers& integers) {
-  return mean_squared_error(weights, form, {integers, {}});
+  return mean_squared_output_error(weights, form, {integers, {}});
 }
 
 TEST(Blocks, GptqIsThatOfItsPaper) {
   for (const std::size_t block : {16, 10}) {
     const Layer layer = make_layer(product(64, 24), {100, 64}, 2, 4, 5);
     const QuantizedWeights w = in_blocks(layer.weights, block);
-    AnyForm any = layer.gram();
+    GramFormOrRawInputs any = layer.gram();
     set_targets(any, w, {}, {.integers_only = true}, kernels(), 1);
     const GramForm& form = std::get<GramForm>(any);
     FinetuneConfig config;
@@ -137,7 +137,7 @@ TEST(Blocks, GptqIsThatOfItsPaper) {
     std::size_t other = 0;  // where sums in float and in double are on two sides of a border
     for (std::size_t i = 0; i < found.size(); ++i) other += found[i] != expected[i] ? 1 : 0;
     EXPECT_LE(other, found.size() / 50);
-    AnyForm own = layer.gram();
+    GramFormOrRawInputs own = layer.gram();
     set_targets(own, w, {}, {}, kernels(), 1);
     const GramForm& measured = std::get<GramForm>(own);
     const double plain = sum_of_errors(w, measured, nearest(w, {}).integers);
@@ -175,15 +175,15 @@ TEST(Blocks, GptqOnInputsTakesThem) {
     config.activation_order = ordered;
     FormAccumulator sums(layer.geometry, kernels(), 1, config, layer.inputs.size());
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);
-    const AnyForm form = sums.take();
-    ASSERT_TRUE(std::holds_alternative<InputForm>(form));
+    const GramFormOrRawInputs form = sums.take();
+    ASSERT_TRUE(std::holds_alternative<RawInputs>(form));
     const Solution found = solve(w, form, layer.bias, config, kernels(), {});
-    const double plain = mean_squared_error(w, form, nearest(w, layer.bias), kernels());
-    EXPECT_LT(mean_squared_error(w, form, found, kernels()), 0.4 * plain);
+    const double plain = mean_squared_output_error(w, form, nearest(w, layer.bias), kernels());
+    EXPECT_LT(mean_squared_output_error(w, form, found, kernels()), 0.4 * plain);
     const GramForm gram = layer.gram();
     const Solution by_gram = solve(w, gram, layer.bias, config, kernels(), {});
-    EXPECT_LT(mean_squared_error(w, form, found, kernels()),
-              mean_squared_error(w, form, by_gram, kernels()) + 0.1 * plain);
+    EXPECT_LT(mean_squared_output_error(w, form, found, kernels()),
+              mean_squared_output_error(w, form, by_gram, kernels()) + 0.1 * plain);
   }
 }
 
@@ -192,7 +192,7 @@ TEST(Blocks, OfARowAreFittedByTheSameFactor) {
   QuantizedWeights fitted = in_blocks(layer.weights, 16);
   const QuantizedWeights before = fitted;
   Solution solution = nearest(before, layer.bias);
-  fit_scales(output_sums(before, layer.gram(), solution, 1), false, fitted, solution);
+  fit_scales(sums_of_outputs_and_targets(before, layer.gram(), solution, 1), false, fitted, solution);
   for (std::size_t m = 0; m < 6; ++m) {
     const float factor = fitted.scale[3 * m] / before.scale[3 * m];
     EXPECT_NE(factor, 1.0F);

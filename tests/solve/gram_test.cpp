@@ -199,7 +199,7 @@ TEST(Gram, GivesTheErrorOfASolution) {
     const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
     const Solution rounded = nearest(layer.weights, layer.bias);
     const double expected = naive_mean(layer, rounded);
-    EXPECT_NEAR(mean_squared_error(layer.weights, layer.gram(), rounded), expected, 1e-4 * expected);
+    EXPECT_NEAR(mean_squared_output_error(layer.weights, layer.gram(), rounded), expected, 1e-4 * expected);
   }
 }
 

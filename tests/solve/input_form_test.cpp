@@ -36,7 +36,7 @@ std::vector<Layer> layers_of_few_positions(int bits) {
   return layers;
 }
 
-AnyForm form_of(const Layer& layer, const FinetuneConfig& config, std::size_t repeats = 1) {
+GramFormOrRawInputs form_of(const Layer& layer, const FinetuneConfig& config, std::size_t repeats = 1) {
   FormAccumulator sums(layer.geometry, kernels(), 1, config, layer.inputs.size());
   for (std::size_t r = 0; r < repeats; ++r) {
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);
@@ -45,12 +45,13 @@ AnyForm form_of(const Layer& layer, const FinetuneConfig& config, std::size_t re
 }
 
 /// As fine-tuning does before it solves a layer of few positions.
-AnyForm aimed(const Layer& layer, AnyForm form, bool best_bias = false) {
+GramFormOrRawInputs aimed(const Layer& layer, GramFormOrRawInputs form, bool best_bias = false) {
   set_targets(form, layer.weights, layer.bias, {0, best_bias}, kernels(), 1);
   return form;
 }
 
-Solution solved(const Layer& layer, const AnyForm& form, const FinetuneConfig& config, std::size_t threads = 1) {
+Solution solved(const Layer& layer, const GramFormOrRawInputs& form, const FinetuneConfig& config,
+                std::size_t threads = 1) {
   SolveControl control;
   control.threads = threads;
   return solve(layer.weights, form, layer.bias, config, kernels(), control);
@@ -58,7 +59,7 @@ Solution solved(const Layer& layer, const AnyForm& form, const FinetuneConfig& c
 
 // The two forms are the same method, and differ only where floats round differently. Sweeps are not: those on positions
 // hold integers near the float weights.
-TEST(InputForm, FindsWhatTheGramFormFinds) {
+TEST(RawInputs, FindsWhatTheGramFormFinds) {
   for (const bool best_bias : {false, true}) {
     for (const bool ordered : {false, true}) {
       for (const Layer& layer : layers_of_few_positions(4)) {
@@ -66,49 +67,53 @@ TEST(InputForm, FindsWhatTheGramFormFinds) {
         FinetuneConfig config = gptq_config(0);
         config.update_bias = best_bias;
         config.activation_order = ordered;
-        const AnyForm plain = form_of(layer, config);
-        ASSERT_TRUE(std::holds_alternative<InputForm>(plain));
-        const AnyForm form = aimed(layer, plain, best_bias);
+        const GramFormOrRawInputs plain = form_of(layer, config);
+        ASSERT_TRUE(std::holds_alternative<RawInputs>(plain));
+        const GramFormOrRawInputs form = aimed(layer, plain, best_bias);
         const Solution by_columns = solved(layer, form, config);
         const Solution by_sums = solved(layer, aimed(layer, layer.gram(), best_bias), config);
-        const auto error_of = [&](const Solution& s) { return mean_squared_error(layer.weights, form, s, kernels()); };
+        const auto error_of = [&](const Solution& s) {
+          return mean_squared_output_error(layer.weights, form, s, kernels());
+        };
         const double nearest_error = error_of(nearest(layer.weights, layer.bias));
         EXPECT_NEAR(error_of(by_columns), error_of(by_sums), 0.03 * nearest_error);
         EXPECT_LT(error_of(by_columns), 0.3 * nearest_error);
         const double error = naive_mean(layer, by_columns);
-        EXPECT_NEAR(mean_squared_error(layer.weights, plain, by_columns, kernels()), error, 1e-3 * error);
+        EXPECT_NEAR(mean_squared_output_error(layer.weights, plain, by_columns, kernels()), error, 1e-3 * error);
       }
     }
   }
 }
 
 // Targets of the float weights' own need no outputs of the float model.
-TEST(InputForm, IsTheSameWithoutTargetsThatNothingReads) {
+TEST(RawInputs, IsTheSameWithoutTargetsThatNothingReads) {
   for (const Layer& layer : layers_of_few_positions(4)) {
     for (const std::size_t sweeps : {0, 2}) {
       const FinetuneConfig config = gptq_config(sweeps);
       FormAccumulator sums(layer.geometry, kernels(), 1, config, layer.inputs.size());
       for (const auto& input : layer.inputs) sums.add(layer.shape, input, {});
-      const AnyForm form = aimed(layer, sums.take()), with = aimed(layer, form_of(layer, config));
-      EXPECT_TRUE(std::get<InputForm>(form).targets.empty());
+      const GramFormOrRawInputs form = aimed(layer, sums.take()), with = aimed(layer, form_of(layer, config));
+      EXPECT_TRUE(std::get<RawInputs>(form).targets.empty());
       const Solution solution = solved(layer, form, config);
       EXPECT_EQ(solution.integers, solved(layer, with, config).integers);
-      const double error = mean_squared_error(layer.weights, aimed(layer, layer.gram()), solution, kernels());
-      EXPECT_NEAR(mean_squared_error(layer.weights, form, solution, kernels()), error, 1e-2 * error);
-      EXPECT_LT(error, mean_squared_error(layer.weights, form, nearest(layer.weights, layer.bias), kernels()));
+      const double error = mean_squared_output_error(layer.weights, aimed(layer, layer.gram()), solution, kernels());
+      EXPECT_NEAR(mean_squared_output_error(layer.weights, form, solution, kernels()), error, 1e-2 * error);
+      EXPECT_LT(error, mean_squared_output_error(layer.weights, form, nearest(layer.weights, layer.bias), kernels()));
     }
   }
 }
 
 // Without sweeps. A tie that is rounded the other way changes all that follows in its row, so errors are compared; what
 // damping hides is left out of the positions, and shows in errors of as few positions as here.
-TEST(InputForm, RoundsAsTheGramFormDoes) {
+TEST(RawInputs, RoundsAsTheGramFormDoes) {
   for (const Layer& layer : layers_of_few_positions(8)) {
     const FinetuneConfig config = gptq_config(0);
-    const AnyForm form = aimed(layer, form_of(layer, config));
+    const GramFormOrRawInputs form = aimed(layer, form_of(layer, config));
     const Solution by_columns = solved(layer, form, config);
     const Solution by_sums = solved(layer, aimed(layer, layer.gram()), config);
-    const auto error_of = [&](const Solution& s) { return mean_squared_error(layer.weights, form, s, kernels()); };
+    const auto error_of = [&](const Solution& s) {
+      return mean_squared_output_error(layer.weights, form, s, kernels());
+    };
     const double nearest_error = error_of(nearest(layer.weights, layer.bias));
     EXPECT_LT(error_of(by_columns), error_of(by_sums) + 0.01 * nearest_error);
     std::size_t same = 0;
@@ -135,13 +140,13 @@ Layer layer_of_rank(std::size_t rank) {
 }
 
 // What damping does not hide of a matrix is solved with, be the matrix of few positions or of many.
-TEST(InputForm, StandsForGramMatricesOfLowRank) {
+TEST(RawInputs, StandsForGramMatricesOfLowRank) {
   for (const bool ordered : {false, true}) {
     FinetuneConfig config = gptq_config(0);
     config.activation_order = ordered;
     const Layer low = layer_of_rank(20), high = layer_of_rank(200);
     const auto form_of_own = [](const Layer& layer) {
-      AnyForm any = layer.gram();
+      GramFormOrRawInputs any = layer.gram();
       set_targets(any, layer.weights, layer.bias, {0, false}, kernels(), 1);
       return std::get<GramForm>(std::move(any));
     };
@@ -165,7 +170,7 @@ TEST(InputForm, StandsForGramMatricesOfLowRank) {
   }
 }
 
-TEST(InputForm, NoRowIsWorseThanNearestRounding) {
+TEST(RawInputs, NoRowIsWorseThanNearestRounding) {
   for (const Layer& layer : layers_of_few_positions(4)) {
     const Solution solution = solved(layer, form_of(layer, gptq_config()), gptq_config());
     const GramForm form = layer.gram();
@@ -178,7 +183,7 @@ TEST(InputForm, NoRowIsWorseThanNearestRounding) {
 }
 
 // Products of positions from products of pixels: those of the positions themselves, whatever the kind of convolution.
-TEST(InputForm, ReducesByPixelsAsByPositions) {
+TEST(RawInputs, ReducesByPixelsAsByPositions) {
   LayerGeometry padded = convolution(64, 9, 1, {3, 3});
   padded.pads_begin = {1, 2};
   padded.pads_end = {1, 0};
@@ -188,8 +193,8 @@ TEST(InputForm, ReducesByPixelsAsByPositions) {
   for (const Layer& layer :
        {make_layer(padded, {2, 64, 5, 6}, 3, 8, 1), make_layer(convolution(64, 5, 1, {9}), {1, 64, 30}, 4, 8, 2),
         make_layer(transposed, {1, 128, 3, 3}, 2, 8, 3)}) {
-    AnyForm any = form_of(layer, gptq_config());
-    auto& form = std::get<InputForm>(any);
+    GramFormOrRawInputs any = form_of(layer, gptq_config());
+    auto& form = std::get<RawInputs>(any);
     ASSERT_GT(form.pixels.count, 0U);
     const std::size_t k = layer.weights.fan_in;
     const std::vector<float> inputs = im2col(form.pixels);
@@ -210,7 +215,7 @@ TEST(InputForm, ReducesByPixelsAsByPositions) {
     EXPECT_EQ(sorted, expected);
     const double power = dot_double(inputs.data(), inputs.data(), inputs.size());
     const auto reduced = [&](const InputMatrix& positions) {
-      return reduce_inputs(positions, {}, powers(positions), 0.1 * power, kernels(), 1);
+      return reduce_inputs(positions, {}, input_powers(positions), 0.1 * power, kernels(), 1);
     };
     const ReducedInputs by_pixels = reduced({form.positions, k, {}, &form.pixels});
     const ReducedInputs by_columns = reduced({form.positions, k, inputs});
@@ -222,9 +227,9 @@ TEST(InputForm, ReducesByPixelsAsByPositions) {
   }
 }
 
-TEST(InputForm, GivesTheSameForAnyThreads) {
+TEST(RawInputs, GivesTheSameForAnyThreads) {
   for (const Layer& layer : layers_of_few_positions(4)) {
-    const AnyForm form = form_of(layer, gptq_config());
+    const GramFormOrRawInputs form = form_of(layer, gptq_config());
     const Solution one = solved(layer, form, gptq_config());
     const Solution three = solved(layer, form, gptq_config(), 3);
     EXPECT_EQ(one.integers, three.integers);
@@ -233,9 +238,9 @@ TEST(InputForm, GivesTheSameForAnyThreads) {
 }
 
 // Positions that turn out to be many become the sums that they would have been from the start.
-TEST(InputForm, TurnsIntoSumsWhenPositionsAreMany) {
+TEST(RawInputs, TurnsIntoSumsWhenPositionsAreMany) {
   const Layer layer = layers_of_few_positions(4)[0];  // 72 positions a time, 240 are kept
-  const AnyForm form = form_of(layer, gptq_config(), 4);
+  const GramFormOrRawInputs form = form_of(layer, gptq_config(), 4);
   const auto* sums = std::get_if<GramForm>(&form);
   ASSERT_NE(sums, nullptr);
   GramAccumulator plain(layer.geometry, kernels(), 1);
@@ -248,7 +253,7 @@ TEST(InputForm, TurnsIntoSumsWhenPositionsAreMany) {
   EXPECT_EQ(sums->positions, expected.positions);
 }
 
-TEST(InputForm, IsForGptqOnWideLayersWithoutGroups) {
+TEST(RawInputs, IsForGptqOnWideLayersWithoutGroups) {
   FinetuneConfig config = gptq_config();
   EXPECT_EQ(most_positions(product(1000, 3), config), 800U);
   EXPECT_EQ(most_positions(product(200, 3), config), 0U);
@@ -260,7 +265,7 @@ TEST(InputForm, IsForGptqOnWideLayersWithoutGroups) {
   EXPECT_EQ(most_positions(product(1000, 3), config), 0U);
 }
 
-TEST(InputForm, BearsInputsOfZerosAndRowsWithoutScale) {
+TEST(RawInputs, BearsInputsOfZerosAndRowsWithoutScale) {
   Layer layer = layers_of_few_positions(4)[0];
   for (auto& input : layer.inputs) std::fill(input.begin(), input.end(), 0.0F);
   layer.weights.scale[2] = 0;
@@ -271,7 +276,7 @@ TEST(InputForm, BearsInputsOfZerosAndRowsWithoutScale) {
   }
 }
 
-TEST(InputForm, StopsWhenAsked) {
+TEST(RawInputs, StopsWhenAsked) {
   const Layer layer = layers_of_few_positions(4)[0];
   std::stop_source source;
   source.request_stop();
@@ -288,7 +293,7 @@ TEST(FormAccumulator, DrawsPositionsWhereThereAreMany) {
   g.pads_begin = g.pads_end = {1, 1};
   const Layer layer = make_layer(g, {1, 3, 60, 50}, 4, 8, 7);  // 12000 positions
   const FinetuneConfig config = gptq_config();
-  const AnyForm any = form_of(layer, config);
+  const GramFormOrRawInputs any = form_of(layer, config);
   const auto& form = std::get<GramForm>(any);
   EXPECT_GE(form.positions, gram_positions(g));
   EXPECT_LE(form.positions, gram_positions(g) + 4);
@@ -316,7 +321,7 @@ TEST(FormAccumulator, DrawsPositionsWhereThereAreMany) {
 // Sums by shifts are made of whole inputs and want no targets; of many positions they are the dearer way.
 TEST(FormAccumulator, TakesAllPositionsWhereShiftsMakeThemCheap) {
   LayerGeometry g = convolution(64, 4, 1, {3, 3});
-  ASSERT_TRUE(ShiftedSums::pay(g));
+  ASSERT_TRUE(ShiftedSums::saves_work(g));
   const auto taken = [&](std::int64_t side, bool with_targets) {
     const Layer layer = make_layer(g, {1, 64, side, side}, 4, 8, 7);
     FormAccumulator sums(g, kernels(), 1, gptq_config(), 4);
@@ -344,7 +349,7 @@ TEST(FormAccumulator, GoesOverToSumsWithThePositionsThatItDrew) {
       all.add(layer.shape, layer.inputs[i], layer.targets[i]);
     }
   }
-  const AnyForm drawn = few.take(), whole = all.take();
+  const GramFormOrRawInputs drawn = few.take(), whole = all.take();
   EXPECT_EQ(std::get<GramForm>(drawn).positions, 24U * 21);
   EXPECT_EQ(std::get<GramForm>(whole).positions, 2400U);
 }

@@ -114,7 +114,7 @@ TEST(Cost, FollowsTheFormThatWasAskedFor) {
 TEST(Memory, IsSharedOutOrRefusedWithTheSmallestBudget) {
   const Model model = float_model(), quantized = quantized_model().model;
   const auto layers = found().layers;
-  const auto types = exec::probe_values(runtime(), model);
+  const auto types = exec::infer_value_types(runtime(), model);
   FinetuneConfig config;
   config.rounding = WeightSolver::gptq;
   const auto share = [&](std::uint64_t budget) {

@@ -19,19 +19,19 @@ QuantizedWeights paired() {
 
 TEST(KeepPairs, MovesThoseThatWereRoundedUpMost) {
   std::vector<std::int32_t> integers{64, 30, 66, 127, 100, -70, -4, -59, 127, -127};
-  keep_pairs(paired(), integers);
+  limit_pair_sums(paired(), integers);
   EXPECT_EQ(integers, (std::vector<std::int32_t>{63, 30, 65, 127, 98, -70, -2, -58, 127, -126}));
 }
 
 TEST(KeepPairs, LeavesOthersAsTheyAre) {
   const std::vector<std::int32_t> fine{64, -128, 64, 127, 127, -128, -1, 0, 127, -127};
   auto integers = fine;
-  keep_pairs(paired(), integers);
+  limit_pair_sums(paired(), integers);
   EXPECT_EQ(integers, fine);
   auto without_pairs = paired();
   without_pairs.pairs.clear();
   integers.assign(10, 127);
-  keep_pairs(without_pairs, integers);
+  limit_pair_sums(without_pairs, integers);
   EXPECT_EQ(integers, std::vector<std::int32_t>(10, 127));
 }
 

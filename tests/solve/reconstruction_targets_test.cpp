@@ -50,7 +50,7 @@ TEST(OwnTargets, OfFormsAreThoseOfTheirSamples) {
       for (std::size_t j = 0; j < own.size(); ++j) targets[i][j] = own[j] + share * (targets[i][j] - own[j]);
     }
     const GramForm expected = sums_of(layer, targets);
-    AnyForm any = sums_of(layer, layer.targets);
+    GramFormOrRawInputs any = sums_of(layer, layer.targets);
     set_targets(any, layer.weights, layer.bias, {share, false}, kernels(), 2);
     const auto& form = std::get<GramForm>(any);
     EXPECT_EQ(form.symmetric, share == 0);
@@ -71,9 +71,9 @@ TEST(OwnTargets, KeepTheMeanOfTheTargetsWhereTheBiasIsSolvedFor) {
   FormAccumulator positions(layer.geometry, kernels(), 1, config, layer.inputs.size());
   for (std::size_t i = 0; i < layer.inputs.size(); ++i) positions.add(layer.shape, layer.inputs[i], layer.targets[i]);
   const GramForm before = sums_of(layer, layer.targets);
-  AnyForm forms[] = {before, positions.take()};
-  ASSERT_TRUE(std::holds_alternative<InputForm>(forms[1]));
-  for (AnyForm& form : forms) {
+  GramFormOrRawInputs forms[] = {before, positions.take()};
+  ASSERT_TRUE(std::holds_alternative<RawInputs>(forms[1]));
+  for (GramFormOrRawInputs& form : forms) {
     set_targets(form, layer.weights, layer.bias, {0, true}, kernels(), 1);
     const Solution solution = solve(layer.weights, form, layer.bias, config, kernels(), {});
     const auto bias = best_bias(layer.weights, before, solution.integers);
@@ -89,7 +89,7 @@ TEST(OwnTargets, DoNotMatterToGptqWhereTheyAreAllThatItAimsAt) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 4, 4, 3);
     const auto solved = [&](bool integers_only) {
-      AnyForm form = sums_of(layer, layer.targets);
+      GramFormOrRawInputs form = sums_of(layer, layer.targets);
       set_targets(form, layer.weights, layer.bias, {0, false, integers_only}, kernels(), 1);
       return solve(layer.weights, form, layer.bias, config, kernels(), {}).integers;
     };

@@ -42,7 +42,7 @@ double squares(const std::vector<float>& w, std::span<const float> inputs, const
 ReducedInputs reduced(const std::vector<float>& positions, const std::vector<float>& targets, double may_lose,
                       std::size_t threads = 1) {
   const InputMatrix given{kPositions, kFanIn, positions};
-  return reduce_inputs(given, targets, powers(given), may_lose, kernels(), threads);
+  return reduce_inputs(given, targets, input_powers(given), may_lose, kernels(), threads);
 }
 
 // What is left out is positive: no weights get a larger sum of squares, or one smaller by more than what was lost.

@@ -52,7 +52,8 @@ TEST(ScaleFit, LeavesNoErrorThatFollowsTheTargets) {
     Solution solution = nearest(layer.weights, layer.bias);
     if (best_bias) solution.bias = solve::best_bias(layer.weights, layer.gram(), solution.integers);
     const auto before = gains(layer, solution, best_bias);
-    fit_scales(output_sums(layer.weights, layer.gram(), solution, 1), best_bias, fitted.weights, solution);
+    fit_scales(sums_of_outputs_and_targets(layer.weights, layer.gram(), solution, 1), best_bias, fitted.weights,
+               solution);
     for (const double gain : before) EXPECT_GT(std::abs(gain), 1e-4);
     for (const double gain : gains(fitted, solution, best_bias)) EXPECT_NEAR(gain, 0, 1e-5);
   }
@@ -62,8 +63,8 @@ TEST(ScaleFit, IsTheSameOfSumsAndOfSamples) {
   const Layer layer = layer_at_4_bits();
   const Solution solution = nearest(layer.weights, layer.bias);
   InMemory samples(layer);
-  const OutputSums a = output_sums(layer.weights, layer.gram(), solution, 3);
-  const OutputSums b = output_sums(layer.weights, layer.geometry, solution, samples, kernels(), {});
+  const OutputSums a = sums_of_outputs_and_targets(layer.weights, layer.gram(), solution, 3);
+  const OutputSums b = sums_of_outputs_and_targets(layer.weights, layer.geometry, solution, samples, kernels(), {});
   ASSERT_EQ(a.positions, b.positions);
   for (std::size_t m = 0; m < layer.weights.rows; ++m) {
     const double scale = a.rows[m].tt;
@@ -81,7 +82,7 @@ TEST(ScaleFit, KeepsSharedScalesEqualAndBearsDeadRows) {
   layer.weights.scale.assign(layer.weights.rows, layer.weights.scale[0]);
   Solution solution = nearest(layer.weights, layer.bias);
   QuantizedWeights fitted = layer.weights;
-  fit_scales(output_sums(layer.weights, layer.gram(), solution, 1), false, fitted, solution);
+  fit_scales(sums_of_outputs_and_targets(layer.weights, layer.gram(), solution, 1), false, fitted, solution);
   EXPECT_NE(fitted.scale[0], layer.weights.scale[0]);
   for (const float scale : fitted.scale) EXPECT_EQ(scale, fitted.scale[0]);
 
@@ -93,7 +94,7 @@ TEST(ScaleFit, KeepsSharedScalesEqualAndBearsDeadRows) {
     solution.integers[k + j] = own.weights.zero[1] - (solution.integers[k + j] - own.weights.zero[1]);
   }
   fitted = own.weights;
-  fit_scales(output_sums(own.weights, own.gram(), solution, 1), false, fitted, solution);
+  fit_scales(sums_of_outputs_and_targets(own.weights, own.gram(), solution, 1), false, fitted, solution);
   EXPECT_EQ(fitted.scale[0], own.weights.scale[0]);
   EXPECT_EQ(fitted.scale[1], own.weights.scale[1]);
 }

@@ -52,7 +52,7 @@ GramForm sums_of(const Shifted& layer, bool shifted, std::size_t threads = 1) {
 TEST(ShiftedSums, AreThoseOfAllPositions) {
   for (const Shifted& layer : layers()) {
     SCOPED_TRACE(testing::PrintToString(layer.geometry.kernel) + testing::PrintToString(layer.inputs[0]));
-    ASSERT_TRUE(ShiftedSums::pay(layer.geometry));
+    ASSERT_TRUE(ShiftedSums::saves_work(layer.geometry));
     const GramForm expected = sums_of(layer, false), form = sums_of(layer, true);
     EXPECT_EQ(form.positions, expected.positions);
     const double most = *std::max_element(expected.gram.begin(), expected.gram.end());
@@ -70,16 +70,16 @@ TEST(ShiftedSums, AreTheSameForAnyThreads) {
 
 TEST(ShiftedSums, AreForDenseKernelsOfStrideOne) {
   LayerGeometry g = convolution(64, 8, 1, {3, 3});
-  EXPECT_TRUE(ShiftedSums::pay(g));
+  EXPECT_TRUE(ShiftedSums::saves_work(g));
   g.strides = {1, 2};
-  EXPECT_FALSE(ShiftedSums::pay(g));
-  EXPECT_FALSE(ShiftedSums::pay(convolution(64, 64, 2, {3, 3})));
-  EXPECT_FALSE(ShiftedSums::pay(convolution(64, 8, 1, {1, 1})));
-  EXPECT_FALSE(ShiftedSums::pay(convolution(16, 8, 1, {3, 3})));
-  EXPECT_FALSE(ShiftedSums::pay(product(64, 8)));
+  EXPECT_FALSE(ShiftedSums::saves_work(g));
+  EXPECT_FALSE(ShiftedSums::saves_work(convolution(64, 64, 2, {3, 3})));
+  EXPECT_FALSE(ShiftedSums::saves_work(convolution(64, 8, 1, {1, 1})));
+  EXPECT_FALSE(ShiftedSums::saves_work(convolution(16, 8, 1, {3, 3})));
+  EXPECT_FALSE(ShiftedSums::saves_work(product(64, 8)));
   g = convolution(64, 8, 1, {3, 3});
   g.kind = LayerKind::transposed;
-  EXPECT_FALSE(ShiftedSums::pay(g));
+  EXPECT_FALSE(ShiftedSums::saves_work(g));
 }
 
 }  // namespace

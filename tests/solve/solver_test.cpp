@@ -71,7 +71,7 @@ TEST(Gptq, KeepsNearestRoundingOfRowsThatItServesBetter) {
   for (unsigned seed = 0; seed < 40; ++seed) {
     const Layer layer = make_layer(product(3, 16), {40, 3}, 2, 4, 2000 + 10 * seed);
     GramForm form = layer.gram();
-    AnyForm any = std::move(form);
+    GramFormOrRawInputs any = std::move(form);
     set_targets(any, layer.weights, layer.bias, {0, false}, kernels(), 1);
     const auto& aimed = std::get<GramForm>(any);
     ASSERT_TRUE(aimed.symmetric);

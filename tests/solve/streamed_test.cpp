@@ -97,7 +97,7 @@ double naive_slopes(const Layer& layer, RowRange rows, const RoundingVariables& 
   const std::size_t k = layer.weights.fan_in, n = batch.positions;
   const std::size_t group_rows = layer.weights.rows / static_cast<std::size_t>(layer.geometry.groups);
   std::vector<float> values(rows.count() * k);
-  variables.values(rows, {0, k}, values.data());
+  variables.weights_over_scale(rows, {0, k}, values.data());
   by_weights.assign(values.size(), 0.0F);
   by_bias.assign(rows.count(), 0.0F);
   double sum = 0;
@@ -275,7 +275,7 @@ TEST(Streamed, ErrorIsThatOfTheGramForm) {
     const Solution rounded = nearest(layer.weights, layer.bias);
     const double expected = naive_mean(layer, rounded);
     EXPECT_NEAR(error_of(layer, rounded), expected, 1e-5 * expected);
-    EXPECT_NEAR(mean_squared_error(layer.weights, layer.gram(), rounded), expected, 1e-4 * expected);
+    EXPECT_NEAR(mean_squared_output_error(layer.weights, layer.gram(), rounded), expected, 1e-4 * expected);
   }
 }
 
@@ -461,12 +461,12 @@ TEST(KeepIfBetter, NeverKeepsWhatIsWorseThanNearest) {
   };
   Solution bad = nearest(layer.weights, layer.bias);
   bad.integers[3] -= 2;
-  const Kept refused = keep(bad);
+  const KeptSolution refused = keep(bad);
   EXPECT_FALSE(refused.tuned);
   EXPECT_EQ(refused.solution.integers, nearest(layer.weights, {}).integers);
   EXPECT_EQ(refused.error, refused.nearest_error);
   const Solution good = streamed(layer, config_of(WeightSolver::adaround, 200));
-  const Kept kept = keep(good);
+  const KeptSolution kept = keep(good);
   EXPECT_TRUE(kept.tuned);
   EXPECT_EQ(kept.solution.integers, good.integers);
   EXPECT_LT(kept.error, kept.nearest_error);

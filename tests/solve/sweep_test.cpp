@@ -55,8 +55,8 @@ Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::s
   };
   auto layers = find_layers(model, quantized_model(), settings.config).layers;
   for (const std::size_t layer : settings.in_body) layers[layer].in_body = true;
-  run.layers = finetune(model, exec::probe_values(runtime(), model), run.model, std::move(layers), runtime(), samples,
-                        options, run.notes);
+  run.layers = finetune(model, exec::infer_value_types(runtime(), model), run.model, std::move(layers), runtime(),
+                        samples, options, run.notes);
   return run;
 }
 

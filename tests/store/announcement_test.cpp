@@ -1,14 +1,14 @@
-#include "store/announcement.h"
+#include "store/prefetch_order.h"
 
 #include <gtest/gtest.h>
 
 namespace detent::store {
 namespace {
 
-using Place = Announcement::Place;
+using Place = PrefetchOrder::Place;
 
 // All places up to the limit, as "lane:sample".
-std::vector<Place> rest(Announcement walk, std::size_t ahead) {
+std::vector<Place> rest(PrefetchOrder walk, std::size_t ahead) {
   std::vector<Place> out;
   while (const auto place = walk.next(ahead)) {
     out.push_back(*place);
@@ -17,15 +17,15 @@ std::vector<Place> rest(Announcement walk, std::size_t ahead) {
   return out;
 }
 
-TEST(Announcement, GoesSampleBySampleAndLaneByLane) {
-  EXPECT_EQ(rest(Announcement({4, 2}, 5, 7), 9), (std::vector<Place>{{4, 5}, {2, 5}, {4, 6}, {2, 6}}));
-  EXPECT_TRUE(rest(Announcement({}, 5, 7), 9).empty());
-  EXPECT_TRUE(rest(Announcement({1}, 7, 7), 9).empty());
-  EXPECT_TRUE(rest(Announcement(), 9).empty());
+TEST(PrefetchOrder, GoesSampleBySampleAndLaneByLane) {
+  EXPECT_EQ(rest(PrefetchOrder({4, 2}, 5, 7), 9), (std::vector<Place>{{4, 5}, {2, 5}, {4, 6}, {2, 6}}));
+  EXPECT_TRUE(rest(PrefetchOrder({}, 5, 7), 9).empty());
+  EXPECT_TRUE(rest(PrefetchOrder({1}, 7, 7), 9).empty());
+  EXPECT_TRUE(rest(PrefetchOrder(), 9).empty());
 }
 
-TEST(Announcement, GoesNoFurtherThanAhead) {
-  Announcement walk({0, 1}, 0, 9);
+TEST(PrefetchOrder, GoesNoFurtherThanAhead) {
+  PrefetchOrder walk({0, 1}, 0, 9);
   EXPECT_TRUE(rest(walk, 0).empty());
   EXPECT_EQ(rest(walk, 1), (std::vector<Place>{{0, 0}, {1, 0}}));
   walk.asked_for({0, 0});
@@ -35,8 +35,8 @@ TEST(Announcement, GoesNoFurtherThanAhead) {
   EXPECT_EQ(rest(walk, 1), (std::vector<Place>{{0, 1}, {1, 1}}));
 }
 
-TEST(Announcement, SkipsWithWhatIsAskedForAndNeverGoesBack) {
-  Announcement walk({0}, 0, 9);
+TEST(PrefetchOrder, SkipsWithWhatIsAskedForAndNeverGoesBack) {
+  PrefetchOrder walk({0}, 0, 9);
   walk.asked_for({0, 4});
   EXPECT_EQ(rest(walk, 2), (std::vector<Place>{{0, 5}, {0, 6}}));
   walk.asked_for({0, 2});

@@ -106,7 +106,7 @@ class LateBuffers : public BounceBuffers {
 
 class Bounce : public testing::TestWithParam<DiskAccess> {
  protected:
-  std::vector<std::byte> read(const RestingRecord& record) {
+  std::vector<std::byte> read(const RecordOnDisk& record) {
     std::vector<std::byte> to(record.size);
     LateBuffers buffers;
     BounceReader(GetParam(), buffers).read(record, to.data());
@@ -212,7 +212,7 @@ TEST(Resting, TellsOfNarrowedArrays) {
 
 class CopyingReader : public DeviceReader {
  public:
-  void read(const RestingRecord& record, void* to) override {
+  void read(const RecordOnDisk& record, void* to) override {
     LateBuffers buffers;
     BounceReader(DiskAccess::buffered, buffers).read(record, to);
   }

@@ -153,7 +153,7 @@ Range mse_range(const Summary& summary, const Quantizer& quantizer, const Respon
     return search_range(density, quantizer, Estimate(density),
                         [&](const Grid& grid) { return mean_error(density, grid, Power::two); });
   }
-  const SeenDensity seen(density, *response);
+  const ResponseDensity seen(density, *response);
   return search_range(
       density, quantizer, [&](const Grid& grid) { return seen.estimate(grid); },
       [&](const Grid& grid) { return seen.mean_error(grid); });

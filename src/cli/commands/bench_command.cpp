@@ -55,9 +55,9 @@ void print_operators(const BenchedModel& m) {
 
 void print_result(const BenchResult& r) {
   print_models(r);
-  const std::string inputs = r.synthetic ? "synthetic inputs" : counted(r.samples, "sample");
+  const std::string inputs = r.synthetic ? "synthetic inputs" : count_with_noun(r.samples, "sample");
   print_text("{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n",
-             counted(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
+             count_with_noun(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
              r.runtime);
   for (const auto& note : r.notes) print_text("note: {}\n", note);
   for (const auto& model : r.models) {
@@ -70,14 +70,14 @@ void print_result(const BenchResult& r) {
 void add_bench(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand(
       "bench", "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator");
-  const auto declared = std::make_shared<Declared>(*command, config::kBench);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kBench);
   command->footer("Example:\n  detent bench model.onnx model.int8.onnx");
   command->callback([declared, &signals] {
     BenchOptions options;
     config::CommandLine line;
     declared->read(options, line);
     options.stop = signals.token();
-    paths::require_own_files();
+    paths::require_proc_fd();
     options.program = paths::target_of("/proc/self/exe");
     const auto pictures = take_pictures(line, options.models.front(), options);
     ProgressLine progress;

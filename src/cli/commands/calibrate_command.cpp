@@ -35,8 +35,8 @@ void print_result(const std::filesystem::path& output, const config::CommandLine
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   const std::string ranks = r.ranks > 1 ? fmt::format(" by {} ranks", r.ranks) : "";
   const std::string peak = r.peak_memory > 0 ? "; peak memory " + format_size(r.peak_memory) : "";
-  print_text("{}: statistics of {} over {}{}, {}{}\n", output.string(), counted(r.tensors, "tensor"),
-             counted(r.samples, "sample"), ranks, format_size(r.output_bytes), peak);
+  print_text("{}: statistics of {} over {}{}, {}{}\n", output.string(), count_with_noun(r.tensors, "tensor"),
+             count_with_noun(r.samples, "sample"), ranks, format_size(r.output_bytes), peak);
 }
 
 void check_merge(const CalibrateOptions& o) {
@@ -75,7 +75,7 @@ void run(CalibrateOptions options, const config::CommandLine& line) {
 void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
   auto* command = app.add_subcommand(
       "calibrate", "Write the statistics of a model's activations, for detent quantize --statistics with any method");
-  const auto declared = std::make_shared<Declared>(*command, config::kCalibrate);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kCalibrate);
   command->footer(
       "Example:\n  detent calibrate model.onnx -o model.stats --calibration-data samples/\n\n"
       "Started by mpirun, each process takes a share of the samples; rank 0 writes.");

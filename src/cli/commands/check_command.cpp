@@ -71,7 +71,7 @@ void print_report(const CheckOptions& options, const CheckResult& r) {
 void add_check(CLI::App& app) {
   auto* command =
       app.add_subcommand("check", "What a target makes of each node: accepted, falls back or refused; runs nothing");
-  const auto declared = std::make_shared<Declared>(*command, config::kCheck);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kCheck);
   command->footer("Example:\n  detent check model.int8.onnx --target openvino");
   command->callback([declared] {
     CheckOptions options;

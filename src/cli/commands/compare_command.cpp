@@ -101,7 +101,7 @@ void add_compare(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand("compare",
                                      "How close a quantized model is to its float original: SQNR (signal over error, "
                                      "in dB) and cosine, of each output and layer");
-  const auto declared = std::make_shared<Declared>(*command, config::kCompare);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kCompare);
   command->footer("Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/");
   command->callback([declared, &signals] {
     CompareOptions options;

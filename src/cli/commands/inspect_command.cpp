@@ -123,7 +123,7 @@ void print_report(const Inspection& r, std::size_t layers) {
 void add_inspect(CLI::App& app) {
   auto* command =
       app.add_subcommand("inspect", "Operators, shapes, parameters and activation bytes of each layer; runs nothing");
-  const auto declared = std::make_shared<Declared>(*command, config::kInspect);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kInspect);
   command->footer("Example:\n  detent inspect model.onnx --shape image:1x3x224x224");
   command->callback([declared] {
     InspectOptions options;

@@ -89,18 +89,18 @@ void print_device(const PlannedDevice& d) {
 void print_plan(const Plan& p) {
   for (const auto& [name, shape] : p.inputs) print_text("input {} {} (first sample)\n", name, shape);
   if (p.floats) {
-    print_text("{} in 16-bit floats, {} in float32", counted(p.floats->nodes, "node"), p.floats->nodes_kept);
+    print_text("{} in 16-bit floats, {} in float32", count_with_noun(p.floats->nodes, "node"), p.floats->nodes_kept);
   } else {
-    print_text("quantize {}, leave {} in float", counted(p.nodes_quantized, "node"), p.nodes_in_float);
+    print_text("quantize {}, leave {} in float", count_with_noun(p.nodes_quantized, "node"), p.nodes_in_float);
   }
-  if (p.tensors_observed > 0) print_text("; observe {}", counted(p.tensors_observed, "tensor"));
-  if (p.files > 0) print_text(" over {}", counted(p.files, "file"));
+  if (p.tensors_observed > 0) print_text("; observe {}", count_with_noun(p.tensors_observed, "tensor"));
+  if (p.files > 0) print_text(" over {}", count_with_noun(p.files, "file"));
   print_text("\n");
   if (p.nodes_may_change && p.floats) print_text("  what values the samples have decides for more or fewer of them\n");
   if (p.nodes_may_change && !p.floats)
     print_text("  {}what is measured on the samples may leave more of them in float\n",
                p.nodes_with_gates > p.nodes_quantized
-                   ? fmt::format("{} in integers if gates may be, too; ", counted(p.nodes_with_gates, "node"))
+                   ? fmt::format("{} in integers if gates may be, too; ", count_with_noun(p.nodes_with_gates, "node"))
                    : "");
   if (p.peak_memory > 0) {
     print_text("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
@@ -117,8 +117,9 @@ void print_plan(const Plan& p) {
     print_text(
         "{}fine-tune {}, {} of them streamed, in about {:.0f} s plus two runs of the model for each sample; the "
         "heaviest, '{}', takes {}\n",
-        p.finetune.only_if_needed ? "if weights cause much of the error, " : "", counted(p.finetune.layers, "layer"),
-        p.finetune.streamed, p.finetune.seconds, p.finetune.heaviest, format_size(p.finetune.heaviest_bytes));
+        p.finetune.only_if_needed ? "if weights cause much of the error, " : "",
+        count_with_noun(p.finetune.layers, "layer"), p.finetune.streamed, p.finetune.seconds, p.finetune.heaviest,
+        format_size(p.finetune.heaviest_bytes));
   }
   print_device(p.device);
   print_text("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
@@ -137,7 +138,7 @@ void print_plan(const Plan& p) {
 void add_plan(CLI::App& app) {
   auto* command =
       app.add_subcommand("plan", "What quantize would do, with predicted memory, disk and time; runs nothing");
-  const auto declared = std::make_shared<Declared>(*command, config::kPlan);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kPlan);
   command->footer("Example:\n  detent plan model.onnx --calibration-data samples/ --memory-budget 2GiB");
   command->callback([declared] {
     QuantizeOptions options;

@@ -46,7 +46,7 @@ void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes, b
 void print_remedies(const AccuracyResult& a, bool verbose) {
   if (!verbose) {
     const auto count = [](const char* what, std::size_t n) {
-      if (n > 0) print_text("{}: {} (-v tells more)\n", what, counted(n, "value"));
+      if (n > 0) print_text("{}: {} (-v tells more)\n", what, count_with_noun(n, "value"));
     };
     count("channel ranges equalized", a.equalized.size());
     count("range by another method", a.methods.size());
@@ -69,7 +69,7 @@ std::string spread(const AccuracyResult& a) {
   const double worst = a.worst_sample_db.value_or(a.sqnr_db);
   if (worst < a.sqnr_db - kWorth) parts.push_back(fmt::format("worst sample {:.1f}", worst));
   if (a.worst_channels)
-    parts.push_back(fmt::format("{}: {:.1f}", run::words_of(*a.worst_channels), a.worst_channels->sqnr_db));
+    parts.push_back(fmt::format("{}: {:.1f}", run::channel_group_text(*a.worst_channels), a.worst_channels->sqnr_db));
   return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
 }
 
@@ -92,8 +92,9 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, boo
                         ? fmt::format("; {:.1f} % of the multiplications in integers{}", 100 * *a.integer_macs,
                                       a.wide_macs > 0 ? fmt::format(", {:.1f} % of 16 bits", 100 * a.wide_macs) : "")
                         : std::string();
-  print_text("accuracy on {}, worst output: SQNR {:.1f} dB{}, cosine {:.5f}{}{}\n", counted(a.samples, "sample"),
-             a.sqnr_db, spread(a), a.cosine, a.score ? fmt::format(", score {:.4f} of float", *a.score) : "", macs);
+  print_text("accuracy on {}, worst output: SQNR {:.1f} dB{}, cosine {:.5f}{}{}\n",
+             count_with_noun(a.samples, "sample"), a.sqnr_db, spread(a), a.cosine,
+             a.score ? fmt::format(", score {:.4f} of float", *a.score) : "", macs);
 }
 
 std::string change_of_size(std::uint64_t before, std::uint64_t after) {
@@ -105,7 +106,7 @@ std::string change_of_size(std::uint64_t before, std::uint64_t after) {
 std::string counted_samples(std::uint64_t samples) {
   constexpr std::uint64_t kFew = 8;  // fewer say little of all inputs
   if (samples == 0) return "no samples";
-  return counted(samples, "sample") + (samples < kFew ? " (few)" : "");
+  return count_with_noun(samples, "sample") + (samples < kFew ? " (few)" : "");
 }
 
 void print_sparsity(const std::vector<BlockedWeight>& weights) {
@@ -168,8 +169,9 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
   if (weights.empty()) return;
   const auto worst = std::min_element(weights.begin(), weights.end(),
                                       [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
-  print_text("{} in blocks, worst SQNR of {} values: {:.1f} dB, '{}', {} bits, {}\n", counted(weights.size(), "weight"),
-             weights.size() == 1 ? "its" : "their", worst->sqnr_db, worst->name, worst->bits, worst->method);
+  print_text("{} in blocks, worst SQNR of {} values: {:.1f} dB, '{}', {} bits, {}\n",
+             count_with_noun(weights.size(), "weight"), weights.size() == 1 ? "its" : "their", worst->sqnr_db,
+             worst->name, worst->bits, worst->method);
   const auto loses_most = std::max_element(
       weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.output_error < b.output_error; });
   if (loses_most->output_error) {
@@ -208,11 +210,11 @@ std::string verdict(const QuantizeResult& r) {
   }
   text += fmt::format("size {} -> {}", format_size(r.model_bytes_before), format_size(r.model_bytes_after));
   if (r.accuracy) {
-    text +=
-        fmt::format(", worst output SQNR {:.1f} dB on {}", r.accuracy->sqnr_db, counted(r.accuracy->samples, "sample"));
+    text += fmt::format(", worst output SQNR {:.1f} dB on {}", r.accuracy->sqnr_db,
+                        count_with_noun(r.accuracy->samples, "sample"));
     if (r.accuracy->worst_channels)
-      text +=
-          fmt::format(" ({}: {:.1f})", run::words_of(*r.accuracy->worst_channels), r.accuracy->worst_channels->sqnr_db);
+      text += fmt::format(" ({}: {:.1f})", run::channel_group_text(*r.accuracy->worst_channels),
+                          r.accuracy->worst_channels->sqnr_db);
     if (r.accuracy->rounded_db) text += fmt::format(" ({:.1f} as devices round)", *r.accuracy->rounded_db);
   }
   return text;
@@ -221,11 +223,11 @@ std::string verdict(const QuantizeResult& r) {
 void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
   const auto type = options.config.float_type;
   print_text("{}: {} in {}, {} in float32, {}; {:.1f} % of the float bytes converted; {} -> {}; {}\n",
-             options.output.string(), counted(r.floats->nodes, "node"),
+             options.output.string(), count_with_noun(r.floats->nodes, "node"),
              type == FloatType::bfloat16  ? "bfloat16"
              : type == FloatType::float16 ? "float16"
                                           : "16-bit floats",
-             r.floats->nodes_kept, counted(r.floats->casts, "cast"), 100 * r.floats->constants,
+             r.floats->nodes_kept, count_with_noun(r.floats->casts, "cast"), 100 * r.floats->constants,
              format_size(r.model_bytes_before), format_size(r.model_bytes_after), counted_samples(r.samples));
 }
 
@@ -239,9 +241,9 @@ void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool 
     print_text("{:<32} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   for (const auto& member : r.family)
     print_text("{:<6} {}: {}\n", member.name, member.output.string(), verdict(member.result));
-  print_text("{}: {}, {} -> {}; {}; peak memory {}\n", options.output.string(), counted(r.family.size(), "model"),
-             format_size(r.model_bytes_before), format_size(r.model_bytes_after), counted_samples(r.samples),
-             format_size(r.peak_memory));
+  print_text("{}: {}, {} -> {}; {}; peak memory {}\n", options.output.string(),
+             count_with_noun(r.family.size(), "model"), format_size(r.model_bytes_before),
+             format_size(r.model_bytes_after), counted_samples(r.samples), format_size(r.peak_memory));
 }
 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
@@ -264,14 +266,14 @@ void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool
                       format_size(r.model_bytes_after));
   print_text("{}\n", headline);
   print_text("{}: {} quantized, {} left in float; {} -> {} ({}); {}; peak memory {}\n", options.output.string(),
-             counted(r.nodes_quantized, "node"), r.nodes_in_float, format_size(r.model_bytes_before),
+             count_with_noun(r.nodes_quantized, "node"), r.nodes_in_float, format_size(r.model_bytes_before),
              format_size(r.model_bytes_after), change_of_size(r.model_bytes_before, r.model_bytes_after),
              counted_samples(r.samples), format_size(r.peak_memory));
   print_text("{}\n", verdict(r));
 }
 
 // The command line with what a file of options says, which a report is to tell.
-std::vector<std::string> spelled_out(const std::vector<Given>& given) {
+std::vector<std::string> spelled_out(const std::vector<GivenOption>& given) {
   std::vector<std::string> words{"detent", "quantize"};
   for (const auto& entry : given) {
     if (entry.option->positional()) words.insert(words.end(), entry.texts.begin(), entry.texts.end());
@@ -280,7 +282,7 @@ std::vector<std::string> spelled_out(const std::vector<Given>& given) {
   return words;
 }
 
-void run(QuantizeOptions options, const config::CommandLine& line, const std::vector<Given>& given) {
+void run(QuantizeOptions options, const config::CommandLine& line, const std::vector<GivenOption>& given) {
   if (!line.model_fingerprint.empty()) check_model(options.model, line.model_fingerprint);
   std::optional<RunFile> run_file;
   if (line.save_config) run_file.emplace(*line.save_config, given);
@@ -323,7 +325,7 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
 void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
   auto* command = app.add_subcommand(
       "quantize", "Write a quantized model: integers, weights in blocks or small floats instead of float32");
-  const auto declared = std::make_shared<Declared>(*command, config::kQuantize);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kQuantize);
   command->footer(
       "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
       "Started by mpirun, each process takes a share of the work; rank 0 writes.");

@@ -50,8 +50,8 @@ void print_result(const SearchResult& r, const SearchOptions& options) {
   for (const auto& p : points)
     print_text("{:>9.4g} {:>10} {:>9}  {:<6} {:<14} {}\n", kMilli * p.seconds, format_size(p.bytes), decibels(p),
                p.on_front ? "yes" : "", p.name, fmt::join(p.chosen, ", "));
-  print_text("{} of products and formats, {} measured, {}\n", counted(r.candidates, "candidate"),
-             counted(points.size(), "model"), counted(r.samples, "sample"));
+  print_text("{} of products and formats, {} measured, {}\n", count_with_noun(r.candidates, "candidate"),
+             count_with_noun(points.size(), "model"), count_with_noun(r.samples, "sample"));
   if (r.out_of_time) print_text("time was up: models that were wanted are missing\n");
   for (const auto& note : r.notes) print_text("note: {}\n", note);
   print_machines(r, options);
@@ -62,7 +62,7 @@ void print_result(const SearchResult& r, const SearchOptions& options) {
 }
 
 // The pictures, as quantize takes them.
-std::string samples_given(const std::vector<Given>& given) {
+std::string samples_given(const std::vector<GivenOption>& given) {
   std::vector<std::string> words;
   for (const auto& entry : given) {
     if (entry.option->name.starts_with("image")) words.push_back(run::quoted(as_word(entry)));
@@ -76,7 +76,7 @@ void add_search(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand(
       "search",
       "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them");
-  const auto declared = std::make_shared<Declared>(*command, config::kSearch);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kSearch);
   command->footer("Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms");
   command->callback([declared, &signals] {
     SearchOptions options;

@@ -78,8 +78,8 @@ void print_layers(const Verification& r, std::size_t limit) {
     reason = l.reason;
   }
   if (shown < different) print_text("… and {} more (--layers 0 lists all)\n", different - shown);
-  print_text("{} of {} agree in {}, on {}\n", same, counted(r.layers.size(), "layer"), r.consumer,
-             counted(r.samples, "sample"));
+  print_text("{} of {} agree in {}, on {}\n", same, count_with_noun(r.layers.size(), "layer"), r.consumer,
+             count_with_noun(r.samples, "sample"));
 }
 
 void print_result(const Verification& r, std::size_t layers) {
@@ -117,7 +117,7 @@ void run(VerifyOptions options, const config::CommandLine& line) {
 void add_verify(CLI::App& app, Signals& signals) {
   auto* command = app.add_subcommand(
       "verify", "What the runtime makes of a quantized model, beside the float model and exact integers");
-  const auto declared = std::make_shared<Declared>(*command, config::kVerify);
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kVerify);
   command->footer("Example:\n  detent verify model.onnx model.int8.onnx --calibration-data samples/");
   command->callback([declared, &signals] {
     VerifyOptions options;

@@ -23,15 +23,15 @@ double error_of(const json& db) { return db.is_number() ? std::pow(10.0, -db.get
 json point_of(const json& result) {
   json point{{"name", name_of(result)}, {"single", false}, {"chosen", json::array()}, {"on_front", true}};
   point["bytes"] = number_at(result, "/model_bytes_after", 0);
-  const auto& accuracy = field(result, "/accuracy");
+  const auto& accuracy = value_at(result, "/accuracy");
   if (accuracy.contains("sqnr_db")) {
     point["sqnr_db"] = accuracy["sqnr_db"];
     point["error"] = error_of(accuracy["sqnr_db"]);
   }
-  if (has_latency(result)) point["seconds"] = field(result, "/latency/after/median_seconds");
+  if (has_latency(result)) point["seconds"] = value_at(result, "/latency/after/median_seconds");
   point["outcome"] = answer_of(result);
-  point["headline"] = field(result, "/outcome/headline");
-  point["made"] = field(result, "/made");
+  point["headline"] = value_at(result, "/outcome/headline");
+  point["made"] = value_at(result, "/made");
   point["options"] = options_of(result);
   point["sources"] = sources_of(result);
   return point;
@@ -46,11 +46,11 @@ json float_point(const json& result) {
           {"bytes", number_at(result, "/model_bytes_before", 0)},
           {"sqnr_db", nullptr},
           {"error", 0},
-          {"seconds", field(result, "/latency/before/median_seconds")}};
+          {"seconds", value_at(result, "/latency/before/median_seconds")}};
 }
 
 std::string model_of(const json& result) {
-  const auto& model = field(result, "/config/model");
+  const auto& model = value_at(result, "/config/model");
   return model.is_string() ? std::filesystem::path(model.get<std::string>()).filename().string() : "detent report";
 }
 
@@ -72,7 +72,7 @@ std::string comparison_page(std::span<const json> results) {
   std::set<std::string> models;
   for (const auto& result : results) {
     points.push_back(point_of(result));
-    const auto& print = field(result, "/config/model-fingerprint");
+    const auto& print = value_at(result, "/config/model-fingerprint");
     models.insert(print.is_string() ? print.get<std::string>() : sources_of(result));
   }
   const auto timed = std::find_if(results.begin(), results.end(), has_latency);

@@ -63,7 +63,7 @@ std::string cell(const std::string& name) {
 
 const json::array_t& list_at(const json& from, const char* pointer) {
   static const json::array_t kNone;
-  const auto& value = field(from, pointer);
+  const auto& value = value_at(from, pointer);
   return value.is_array() ? value.get_ref<const json::array_t&>() : kNone;
 }
 
@@ -72,13 +72,13 @@ std::string decibels(const json& value) {
 }
 
 std::string sqnr(const json& r) {
-  const auto& value = field(r, "/accuracy/sqnr_db");
+  const auto& value = value_at(r, "/accuracy/sqnr_db");
   if (!value.is_number()) return "";
   return fmt::format("{}, error {:.1f} % of the signal", decibels(value), 100 * run::error_of(value.get<double>()));
 }
 
 std::string samples(const json& r) {
-  const auto& value = field(r, "/accuracy/samples");
+  const auto& value = value_at(r, "/accuracy/samples");
   return value.is_number_unsigned() ? fmt::format("{}", value.get<std::uint64_t>()) : "";
 }
 
@@ -87,8 +87,9 @@ std::string share(const json& value) {
 }
 
 std::string latency(const json& r) {
-  const auto &before = field(r, "/latency/before/median_seconds"), &after = field(r, "/latency/after/median_seconds");
-  const auto &ratio = field(r, "/latency/after/ratio"), &threads = field(r, "/latency/threads");
+  const auto &before = value_at(r, "/latency/before/median_seconds"),
+             &after = value_at(r, "/latency/after/median_seconds");
+  const auto &ratio = value_at(r, "/latency/after/ratio"), &threads = value_at(r, "/latency/threads");
   if (!before.is_number() || !after.is_number() || !ratio.is_number() || !threads.is_number_integer()) return "";
   if (!has_latency(r)) return "not measured: the machine was busy";
   return fmt::format("{:.4g} → {:.4g} ms ({}, {} thread{})", 1e3 * before.get<double>(), 1e3 * after.get<double>(),
@@ -96,19 +97,19 @@ std::string latency(const json& r) {
 }
 
 std::string size(const json& r) {
-  const auto &before = field(r, "/model_bytes_before"), &after = field(r, "/model_bytes_after");
+  const auto &before = value_at(r, "/model_bytes_before"), &after = value_at(r, "/model_bytes_after");
   if (!before.is_number_unsigned() || !after.is_number_unsigned()) return "";
   return fmt::format("{} → {}", format_size(before.get<std::uint64_t>()), format_size(after.get<std::uint64_t>()));
 }
 
 std::string nodes(const json& r) {
-  const auto &integers = field(r, "/nodes_quantized"), &floats = field(r, "/nodes_in_float");
+  const auto &integers = value_at(r, "/nodes_quantized"), &floats = value_at(r, "/nodes_in_float");
   if (!integers.is_number_unsigned() || !floats.is_number_unsigned()) return "";
   return fmt::format("{} in integers, {} in float", integers.get<std::uint64_t>(), floats.get<std::uint64_t>());
 }
 
 std::string memory(const json& r) {
-  const auto& peak = field(r, "/peak_memory_bytes");
+  const auto& peak = value_at(r, "/peak_memory_bytes");
   return peak.is_number_unsigned() ? format_size(peak.get<std::uint64_t>()) : "";
 }
 
@@ -123,14 +124,14 @@ std::string table(std::span<const json> results) {
   const std::vector<Row> rows{
       {"outcome", answer_of},
       {"worst output, SQNR", sqnr},
-      {"score, of the float model's", [](const json& r) { return share(field(r, "/accuracy/score")); }},
+      {"score, of the float model's", [](const json& r) { return share(value_at(r, "/accuracy/score")); }},
       {"samples measured", samples},
       {"latency", latency},
       {"size", size},
       {"nodes", nodes},
-      {"multiplications in integers", [](const json& r) { return share(field(r, "/accuracy/integer_macs")); }},
+      {"multiplications in integers", [](const json& r) { return share(value_at(r, "/accuracy/integer_macs")); }},
       {"peak memory of the run", memory},
-      {"made", [](const json& r) { return summary_text(field(r, "/made")); }},
+      {"made", [](const json& r) { return summary_text(value_at(r, "/made")); }},
       {"options", options_of},
       {"model and samples", sources_of},
   };
@@ -154,8 +155,8 @@ std::string table(std::span<const json> results) {
 }
 
 std::string rotation(const json& r) {
-  const auto &kept = field(r, "/rotated/kept"), &before = field(r, "/rotated/error_before"),
-             &after = field(r, "/rotated/error_after");
+  const auto &kept = value_at(r, "/rotated/kept"), &before = value_at(r, "/rotated/error_before"),
+             &after = value_at(r, "/rotated/error_after");
   if (!kept.is_boolean() || !before.is_number() || !after.is_number()) return "";
   return rotation_words(kept.get<bool>(), before.get<double>(), after.get<double>());
 }
@@ -163,7 +164,7 @@ std::string rotation(const json& r) {
 std::string comments(const json& r) {
   constexpr std::size_t kMost = 10;
   std::string out;
-  const auto& headline = field(r, "/outcome/headline");
+  const auto& headline = value_at(r, "/outcome/headline");
   if (headline.is_string()) out += fmt::format("\n**{}**: {}\n", cell(name_of(r)), cell(headline.get<std::string>()));
   std::vector<std::string> lines;
   for (const auto& reason : list_at(r, "/outcome/reasons")) {
@@ -172,7 +173,7 @@ std::string comments(const json& r) {
   if (auto text = rotation(r); !text.empty()) lines.push_back(cell(text));
   const auto& kept = list_at(r, "/kept");
   for (std::size_t i = 0; i < std::min(kept.size(), kMost); ++i) {
-    const auto &node = field(kept[i], "/node"), &why = field(kept[i], "/why");
+    const auto &node = value_at(kept[i], "/node"), &why = value_at(kept[i], "/why");
     if (node.is_string() && why.is_string())
       lines.push_back(fmt::format("{}: {}", cell(node.get<std::string>()), cell(why.get<std::string>())));
   }

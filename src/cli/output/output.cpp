@@ -24,7 +24,7 @@ constexpr const char* kPlain = "\x1b[0m";
 // After a call that has set errno, if it failed.
 void require(bool written) {
   if (written) return;
-  if (errno == EPIPE) throw NobodyReads();
+  if (errno == EPIPE) throw StdoutClosed();
   throw resource_error(fmt::format("cannot write to standard output: {}", errno_text(errno)));
 }
 

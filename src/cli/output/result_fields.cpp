@@ -38,31 +38,31 @@ std::string text_of(const json& value) {
 
 }  // namespace
 
-const json& field(const json& result, const char* pointer) {
+const json& value_at(const json& result, const char* pointer) {
   static const json kNone;
   const json::json_pointer where(pointer);
   return result.contains(where) ? result.at(where) : kNone;
 }
 
 double number_at(const json& result, const char* pointer, double otherwise) {
-  const auto& value = field(result, pointer);
+  const auto& value = value_at(result, pointer);
   return value.is_number() ? value.get<double>() : otherwise;
 }
 
 std::string name_of(const json& result) {
-  const auto& output = field(result, "/output");
+  const auto& output = value_at(result, "/output");
   return output.is_string() ? std::filesystem::path(output.get<std::string>()).filename().string() : "?";
 }
 
 std::string answer_of(const json& result) {
-  const auto& text = field(result, "/outcome/answer");
+  const auto& text = value_at(result, "/outcome/answer");
   if (text == "yes") return "ready to use";
   if (text == "look") return "look first";
   return text == "no" ? "not close enough" : "";
 }
 
 bool has_latency(const json& result) {
-  if (!field(result, "/latency/after/median_seconds").is_number()) return false;
+  if (!value_at(result, "/latency/after/median_seconds").is_number()) return false;
   Latency latency;
   latency.waiting = std::max(number_at(result, "/latency/before/waiting_share", 0),
                              number_at(result, "/latency/after/waiting_share", 0));
@@ -71,7 +71,7 @@ bool has_latency(const json& result) {
 
 std::string options_of(const json& result) {
   std::string all;
-  const auto& config = field(result, "/config");
+  const auto& config = value_at(result, "/config");
   if (!config.is_object()) return all;
   for (const auto& [name, value] : config.items()) {
     if (!holds(kSources, name) && !holds(kFiles, name)) add(all, name + " " + text_of(value));
@@ -82,10 +82,10 @@ std::string options_of(const json& result) {
 std::string sources_of(const json& result) {
   std::string all;
   for (const auto name : kSources) {
-    const auto text = text_of(field(result, ("/config/" + std::string(name)).c_str()));
+    const auto text = text_of(value_at(result, ("/config/" + std::string(name)).c_str()));
     if (!text.empty()) add(all, std::filesystem::path(text).filename().string());
   }
-  const auto print = text_of(field(result, "/config/model-fingerprint"));
+  const auto print = text_of(value_at(result, "/config/model-fingerprint"));
   if (!print.empty()) add(all, "fingerprint " + print);
   return all;
 }
@@ -93,7 +93,7 @@ std::string sources_of(const json& result) {
 std::vector<json> single_results(std::vector<json> results) {
   std::vector<json> all;
   for (auto& result : results) {
-    const auto& family = field(result, "/family");
+    const auto& family = value_at(result, "/family");
     if (!family.is_array()) {
       all.push_back(std::move(result));
       continue;

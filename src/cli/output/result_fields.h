@@ -8,7 +8,7 @@
 namespace detent::cli {
 
 /// The value at a JSON pointer, or null.
-const nlohmann::json& field(const nlohmann::json& result, const char* pointer);
+const nlohmann::json& value_at(const nlohmann::json& result, const char* pointer);
 /// The numbers there; the default where it is none.
 double number_at(const nlohmann::json& result, const char* pointer, double otherwise);
 

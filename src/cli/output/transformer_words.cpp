@@ -63,7 +63,7 @@ nlohmann::json transformer_json(const Transformer& transformer) {
 
 void print_transformer(const Transformer& transformer) {
   const auto& layers = transformer.layers;
-  print_text("transformer: {} of {}\n", counted(layers.size(), "layer"), known(transformer.hidden));
+  print_text("transformer: {} of {}\n", count_with_noun(layers.size(), "layer"), known(transformer.hidden));
   for (std::size_t first = 0, next = 0; first < layers.size(); first = next) {
     const auto words = words_of(layers[first]);
     std::uint64_t attention = 0, mlp = 0;

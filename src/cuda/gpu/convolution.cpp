@@ -36,7 +36,7 @@ ConvolutionContext& context_of(Device& device) {
   return *device.libraries().convolutions;
 }
 
-int narrow(std::int64_t value) {
+int checked_int(std::int64_t value) {
   if (value < 0 || value > 0x7fffffff)
     throw resource_error("a convolution's shape is beyond what cuDNN counts", "give --device cpu");
   return static_cast<int>(value);
@@ -46,7 +46,7 @@ int narrow(std::int64_t value) {
 Dims with_axes(std::vector<std::int64_t> dims, std::size_t leading, std::int64_t fill) {
   if (dims.size() - leading == 1) dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(leading), fill);
   Dims made;
-  for (const std::int64_t d : dims) made.push_back(narrow(d));
+  for (const std::int64_t d : dims) made.push_back(checked_int(d));
   return made;
 }
 
@@ -60,10 +60,10 @@ class Tensor {
     int positions = 1;
     for (std::size_t a = dims.size() - 1; a >= 2; --a) {
       strides[a] = positions * (last ? dims[1] : 1);
-      positions = narrow(static_cast<std::int64_t>(positions) * dims[a]);
+      positions = checked_int(static_cast<std::int64_t>(positions) * dims[a]);
     }
     strides[1] = last ? 1 : positions;
-    strides[0] = narrow(static_cast<std::int64_t>(positions) * (last ? dims[1] : channels));
+    strides[0] = checked_int(static_cast<std::int64_t>(positions) * (last ? dims[1] : channels));
     const cudnnStatus_t status = cudnnSetTensorNdDescriptor(handle_, CUDNN_DATA_FLOAT, n, dims.data(), strides.data());
     if (status != CUDNN_STATUS_SUCCESS) cudnnDestroyTensorDescriptor(handle_);  // no destructor runs after a throw
     check(status, "describe a tensor");
@@ -105,7 +105,7 @@ class Operation {
     cudnnStatus_t status =
         cudnnSetConvolutionNdDescriptor(handle_, static_cast<int>(pads.size()), pads.data(), strides.data(),
                                         dilations.data(), CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT);
-    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetConvolutionGroupCount(handle_, narrow(g.groups));
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetConvolutionGroupCount(handle_, checked_int(g.groups));
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetConvolutionMathType(handle_, math);
     if (status != CUDNN_STATUS_SUCCESS) cudnnDestroyConvolutionDescriptor(handle_);
     check(status, "describe a convolution");
@@ -154,8 +154,10 @@ struct Convolution::Plan {
       : context(context_of(device)),
         transposed(g.kind == LayerKind::transposed),
         math(precision == DevicePrecision::float32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH),
-        spread(dims_of(transposed ? g.output_shape(input) : input), transposed ? narrow(g.outputs) : channels, last),
-        steps(dims_of(transposed ? input : g.output_shape(input)), transposed ? channels : narrow(g.outputs), last),
+        spread(dims_of(transposed ? g.output_shape(input) : input), transposed ? checked_int(g.outputs) : channels,
+               last),
+        steps(dims_of(transposed ? input : g.output_shape(input)), transposed ? channels : checked_int(g.outputs),
+              last),
         filter(filter_dims(g), last),
         operation(g, math) {
     if (transposed) {
@@ -219,7 +221,7 @@ struct Convolution::Plan {
 
 Convolution::Convolution(Device& device, const LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape,
                          std::int64_t channels, DeviceLayout layout, DevicePrecision precision)
-    : plan_(std::make_unique<Plan>(device, geometry, input_shape, narrow(channels), layout == DeviceLayout::nhwc,
+    : plan_(std::make_unique<Plan>(device, geometry, input_shape, checked_int(channels), layout == DeviceLayout::nhwc,
                                    precision)) {}
 Convolution::Convolution(Convolution&&) noexcept = default;
 Convolution& Convolution::operator=(Convolution&&) noexcept = default;

@@ -97,7 +97,7 @@ bool reads_tokens(const std::vector<InputSpec>& inputs) {
   return ids;
 }
 
-std::string name_of_only(const std::vector<InputSpec>& inputs) {
+std::string name_of_unnamed_array(const std::vector<InputSpec>& inputs) {
   if (inputs.size() == 1) return inputs.front().name;
   return reads_tokens(inputs) ? std::string(kTokenIds) : std::string();
 }
@@ -146,7 +146,8 @@ LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids) {
   return made;
 }
 
-LoadedFile completed(LoadedFile unit, const std::vector<InputSpec>& given, const std::vector<InputSpec>& inputs) {
+LoadedFile with_token_inputs(LoadedFile unit, const std::vector<InputSpec>& given,
+                             const std::vector<InputSpec>& inputs) {
   if (given.size() == inputs.size()) return unit;
   const auto place = [&](std::string_view name) {
     const auto found = std::find_if(given.begin(), given.end(), [&](const auto& input) { return input.name == name; });

@@ -22,7 +22,7 @@ bool reads_tokens(const std::vector<InputSpec>& inputs);
 
 /// The input that data with a single array without a name feed: the only one, or the token ids; "" where neither is
 /// meant.
-std::string name_of_only(const std::vector<InputSpec>& inputs);
+std::string name_of_unnamed_array(const std::vector<InputSpec>& inputs);
 
 /// Whether data may leave this input of a model that reads tokens out: 'attention_mask', 'position_ids',
 /// 'token_type_ids', and of a decoder 'use_cache_branch' and 'past_key_values.*'. Positions are counted only where no
@@ -39,6 +39,7 @@ std::vector<InputSpec> inputs_given(const std::filesystem::path& path, const std
 LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids);
 
 /// The arrays of `given` and what follows from the ids among them, in the order of `inputs`.
-LoadedFile completed(LoadedFile unit, const std::vector<InputSpec>& given, const std::vector<InputSpec>& inputs);
+LoadedFile with_token_inputs(LoadedFile unit, const std::vector<InputSpec>& given,
+                             const std::vector<InputSpec>& inputs);
 
 }  // namespace detent::data

@@ -93,7 +93,7 @@ class Rewriter {
     if (count == 0) return {};
     for (auto& tensor : added_) model_.graph.initializers.push_back(std::move(tensor));
     drop_unused_initializers(model_);
-    return {fmt::format("{} became a MatMul", counted(count, "Einsum"))};
+    return {fmt::format("{} became a MatMul", count_with_noun(count, "Einsum"))};
   }
 
  private:
@@ -102,7 +102,7 @@ class Rewriter {
     const std::size_t left = index_.initializer(node.inputs()[0]) != kNone ? 1 : 0;
     const auto e = read_equation(node, left);
     const auto shape = static_shape(types_, node.inputs()[left]), other = shape_of(node.inputs()[1 - left]);
-    const auto* weight = float_constant(model_, index_, node, 1 - left);
+    const auto* weight = float32_constant(model_, index_, node, 1 - left);
     if (!e || !shape || !other || shape->size() != e->left.size() || other->size() != e->right.size() ||
         index_.initializer(node.inputs()[left]) != kNone)
       return {};
@@ -182,7 +182,7 @@ class Rewriter {
 
 }  // namespace
 
-Notes multiply_einsums(onnx::Model& model, const ValueTypes& types, const Store& store) {
+Notes einsums_to_matmuls(onnx::Model& model, const ValueTypes& types, const Store& store) {
   return Rewriter(model, types, store).run();
 }
 

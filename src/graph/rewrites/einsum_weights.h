@@ -7,6 +7,6 @@ namespace detent::graph {
 
 /// An Einsum of two values of static shapes, of which one may be constant, becomes a MatMul of the same name with
 /// Transpose and Reshape around it, where it is a product of matrices.
-Notes multiply_einsums(onnx::Model& model, const ValueTypes& types, const Store& store);
+Notes einsums_to_matmuls(onnx::Model& model, const ValueTypes& types, const Store& store);
 
 }  // namespace detent::graph

@@ -52,7 +52,7 @@ class Rewriter {
     return {
         fmt::format("{} of few rows behind {} get{} a third axis: OpenVINO joins those of two, and computes them "
                     "wrongly where they add no bias",
-                    counted(chosen.size(), "product"), one ? "another" : "others", one ? "s" : "")};
+                    count_with_noun(chosen.size(), "product"), one ? "another" : "others", one ? "s" : "")};
   }
 
  private:
@@ -82,7 +82,7 @@ class Rewriter {
   std::optional<Matrix> matrix_of(const onnx::Node& node) const {
     if (!is_matrix_product(node) || node.body() != 0) return std::nullopt;
     Matrix matrix;
-    matrix.weight = float_constant(model_, index_, node, kWeightInput);
+    matrix.weight = float32_constant(model_, index_, node, kWeightInput);
     if (matrix.weight == nullptr || matrix.weight->dims.size() != 2) return std::nullopt;
     const auto found = types_.find(node.inputs()[0]);
     if (found == types_.end() || !found->second.shape || found->second.shape->size() != 2) return std::nullopt;
@@ -99,7 +99,7 @@ class Rewriter {
   }
 
   bool is_zero(const std::string& value) const {
-    const auto* tensor = float_constant(model_, index_, value);
+    const auto* tensor = float32_constant(model_, index_, value);
     if (tensor == nullptr) return false;
     const auto values = floats_of(*tensor);
     return std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
@@ -147,7 +147,7 @@ class Rewriter {
 
 }  // namespace
 
-Notes give_few_rows_an_axis(onnx::Model& model, const ValueTypes& types, const Store& store) {
+Notes add_axis_for_few_rows(onnx::Model& model, const ValueTypes& types, const Store& store) {
   return Rewriter(model, types, store).run();
 }
 

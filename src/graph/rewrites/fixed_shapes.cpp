@@ -34,7 +34,7 @@ bool is_name(const std::string& symbol) {
   return std::any_of(symbol.begin(), symbol.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
-void learn(const onnx::ValueInfo& input, const std::vector<std::int64_t>& shape, Symbols& symbols) {
+void bind_symbols(const onnx::ValueInfo& input, const std::vector<std::int64_t>& shape, Symbols& symbols) {
   if (!input.shape) return;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const auto& symbol = (*input.shape)[d].symbol;
@@ -69,7 +69,7 @@ Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vect
     if (input == inputs.end())
       throw usage_error(fmt::format("--shape: model '{}' has no input '{}'", model.path.string(), name));
     check(*input, entry.second);
-    learn(*input, entry.second, symbols);
+    bind_symbols(*input, entry.second, symbols);
     std::vector<onnx::Dim> dims;
     for (const auto d : entry.second) dims.push_back({d, ""});
     *input = onnx::make_value_info(name, input->type, std::move(dims));

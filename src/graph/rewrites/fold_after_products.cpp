@@ -54,7 +54,7 @@ class Folding {
  private:
   std::optional<Layer> layer_of(const onnx::Node& node) const {
     if (!is_product(node)) return std::nullopt;
-    const auto* weight = float_constant(model_, index_, node, kWeightInput);
+    const auto* weight = float32_constant(model_, index_, node, kWeightInput);
     if (weight == nullptr || only_reader(index_, weight->name) == kNone || weight->count() == 0) return std::nullopt;
     const auto axis = channel_axis(node, weight->dims.size());
     if (!axis || (node.is("ConvTranspose") && node.int_or("group", 1) != 1)) return std::nullopt;
@@ -63,7 +63,7 @@ class Folding {
     if (!rank || *rank < 2) return std::nullopt;
     const auto channels = weight->dims[*axis];
     const bool has_bias = node.inputs().size() > 2 && !node.inputs()[2].empty();
-    const auto* bias = has_bias ? float_constant(model_, index_, node, 2) : nullptr;
+    const auto* bias = has_bias ? float32_constant(model_, index_, node, 2) : nullptr;
     // A MatMul of two matrices is a Gemm without a bias.
     bool takes_bias = !node.is("MatMul") || *rank == 2;
     if (node.is("Gemm") && node.float_or("beta", 1) != 1) takes_bias = false;
@@ -88,7 +88,7 @@ class Folding {
     std::string value = node.outputs().front();
     for (int next = only_reader(index_, value); next != kNone; next = only_reader(index_, value)) {
       const auto& reader = model_.graph.nodes[static_cast<std::size_t>(next)];
-      const auto step = constant_step(model_, index_, reader);
+      const auto step = float32_constant_step(model_, index_, reader);
       if (!step || (!step->multiplies && !layer.takes_bias)) break;
       const auto values = by_channel(*step, layer);
       if (values.empty()) break;
@@ -151,7 +151,7 @@ Notes fold_after_products(onnx::Model& model, const ValueTypes& types, const Sto
   const std::size_t folded = Folding(model, types, store).run();
   if (folded == 0) return {};
   drop_unused_initializers(model);
-  return {"folded into the products before them: " + counted(folded, "node") +
+  return {"folded into the products before them: " + count_with_noun(folded, "node") +
           " (multiplications and additions of constants)"};
 }
 

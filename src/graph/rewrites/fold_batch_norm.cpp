@@ -29,7 +29,7 @@ std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& 
   BatchNorm bn;
   Floats* const parts[] = {&bn.scale, &bn.shift, &bn.mean, &bn.variance};
   for (std::size_t p = 0; p < 4; ++p) {
-    const auto* tensor = float_constant(model, index, node, p + 1);
+    const auto* tensor = float32_constant(model, index, node, p + 1);
     if (tensor == nullptr) return std::nullopt;
     *parts[p] = floats_of(*tensor);
     if (parts[p]->size() != bn.scale.size()) return std::nullopt;
@@ -80,9 +80,9 @@ Floats folded_bias(const BatchNorm& bn, const Floats& scale, const onnx::Tensor*
 bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Node& bn_node, onnx::Node& conv,
           const Store& store) {
   const bool transposed = conv.is("ConvTranspose");
-  const auto* weight = float_constant(model, index, conv, 1);
+  const auto* weight = float32_constant(model, index, conv, 1);
   const bool has_bias = conv.inputs().size() > 2 && !conv.inputs()[2].empty();
-  const auto* bias = has_bias ? float_constant(model, index, conv, 2) : nullptr;
+  const auto* bias = has_bias ? float32_constant(model, index, conv, 2) : nullptr;
   if (weight == nullptr || (has_bias && bias == nullptr)) return false;
   const auto channels = static_cast<std::int64_t>(bn.scale.size());
   if (weight->dims.size() < 3 || weight->dims[transposed ? 1 : 0] != channels || weight->count() == 0) return false;

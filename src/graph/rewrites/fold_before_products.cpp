@@ -47,7 +47,7 @@ class Folding {
     const auto is_layer = [&](int reader) {
       const auto& node = node_at(reader);
       if (!is_product(node) || node.inputs().front() != value) return false;
-      const auto* weight = float_constant(model_, index_, node, kWeightInput);
+      const auto* weight = float32_constant(model_, index_, node, kWeightInput);
       return weight != nullptr && only_reader(index_, weight->name) != kNone;
     };
     if (index_.is_output(value) || index_.is_captured(value) || !std::all_of(readers.begin(), readers.end(), is_layer))
@@ -64,7 +64,7 @@ class Folding {
                          node.float_or("beta", 1) == 1;
     if (!is_gemm && !(node.is("Conv") && is_unpadded(node))) return false;
     if (node.inputs().size() < 3 || node.inputs()[2].empty()) return true;
-    const auto* bias = float_constant(model_, index_, node, 2);
+    const auto* bias = float32_constant(model_, index_, node, 2);
     return bias != nullptr && bias->dims == std::vector{channels_of(node)};
   }
 
@@ -78,7 +78,7 @@ class Folding {
   }
 
   std::int64_t channels_of(const onnx::Node& product) const {
-    const auto& dims = float_constant(model_, index_, product, kWeightInput)->dims;
+    const auto& dims = float32_constant(model_, index_, product, kWeightInput)->dims;
     return dims[channel_axis(product, dims.size()).value()];
   }
 
@@ -134,7 +134,7 @@ class Folding {
   // The product reads `value` instead of value * factor + sum.
   void fold_into(int product, const std::string& value, double factor, double sum) {
     auto& node = model_.graph.nodes[static_cast<std::size_t>(product)];
-    const auto& weight = *float_constant(model_, index_, node, kWeightInput);
+    const auto& weight = *float32_constant(model_, index_, node, kWeightInput);
     auto inputs = node.inputs();
     inputs[0] = value;
     std::vector<onnx::Tensor> made;
@@ -162,7 +162,7 @@ class Folding {
     std::vector<double> sums(channels);
     const auto values = floats_of(weight);
     for (std::size_t i = 0; i < values.size(); ++i) sums[i / inner % channels] += static_cast<double>(values[i]);
-    const auto* bias = float_constant(model_, index_, node, 2);
+    const auto* bias = float32_constant(model_, index_, node, 2);
     std::vector<float> result = bias != nullptr ? floats_of(*bias) : std::vector<float>(channels);
     for (std::size_t c = 0; c < channels; ++c)
       result[c] = static_cast<float>(static_cast<double>(result[c]) + sum * sums[c]);
@@ -188,7 +188,7 @@ Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& s
     drop_unused_initializers(model);
   }
   if (folded == 0) return {};
-  return {"folded into the products behind them: " + counted(folded, "node") +
+  return {"folded into the products behind them: " + count_with_noun(folded, "node") +
           " (multiplications and additions of constants)"};
 }
 

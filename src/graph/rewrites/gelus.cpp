@@ -100,7 +100,7 @@ Notes compose_gelus(onnx::Model& model, const ValueTypes& types) {
   if (found == 0) return {};
   if (model.opset("com.microsoft") == 0) model.set_opset("com.microsoft", 1);
   drop_unused_initializers(model);
-  return {counted(found, "product") + " with Erf became Gelu"};
+  return {count_with_noun(found, "product") + " with Erf became Gelu"};
 }
 
 }  // namespace detent::graph

@@ -39,7 +39,7 @@ class Composer {
   void remove(int n) { removed_[static_cast<std::size_t>(n)] = true; }
 
   std::optional<double> number(const onnx::Node& node, std::size_t input) const {
-    const auto* tensor = float_constant(model_, index_, node, input);
+    const auto* tensor = float32_constant(model_, index_, node, input);
     if (tensor == nullptr || tensor->count() != 1) return std::nullopt;
     return floats_of(*tensor).front();
   }
@@ -140,7 +140,7 @@ Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types) {
   const std::size_t found = Composer(model, types).run();
   if (found == 0) return {};
   drop_unused_initializers(model);
-  return {counted(found, "sum") + ", clipped and divided, became HardSigmoid"};
+  return {count_with_noun(found, "sum") + ", clipped and divided, became HardSigmoid"};
 }
 
 }  // namespace detent::graph

@@ -33,12 +33,12 @@ class Rewriter {
     for (auto& tensor : added_) model_.graph.initializers.push_back(std::move(tensor));
     Notes notes;
     if (reciprocals_ > 0)
-      notes.push_back(counted(reciprocals_, "Reciprocal") +
+      notes.push_back(count_with_noun(reciprocals_, "Reciprocal") +
                       " became Div: the HTP's saturates where it divides by "
                       "less than 0.5");
     if (instances_ == 0) return notes;
     drop_unused_initializers(model_);
-    notes.push_back(counted(instances_, "InstanceNormalization") +
+    notes.push_back(count_with_noun(instances_, "InstanceNormalization") +
                     " became LayerNormalization, since the HTP does not "
                     "compile the other");
     return notes;
@@ -132,16 +132,16 @@ class Rewriter {
 
 }  // namespace
 
-Notes give_forms_of_htp(onnx::Model& model, const ValueTypes& types, const Store& store) {
+Notes rewrite_for_htp(onnx::Model& model, const ValueTypes& types, const Store& store) {
   return Rewriter(model, types, store).run();
 }
 
-Notes multiply_squares(onnx::Model& model) {
+Notes squares_to_mul(onnx::Model& model) {
   const Index index(model);
   std::size_t squares = 0;
   for (auto& node : model.graph.nodes) {
     if (!node.is("Pow") || index.initializer(node.inputs()[0]) != kNone) continue;
-    const auto* exponent = floating_constant(model, index, node.inputs()[1]);
+    const auto* exponent = any_float_constant(model, index, node.inputs()[1]);
     if (exponent == nullptr || exponent->count() != 1 || !exponent->dims.empty()) continue;
     if (onnx::to_doubles(*exponent).front() != 2) continue;
     node.set_op_type("Mul");
@@ -150,7 +150,7 @@ Notes multiply_squares(onnx::Model& model) {
   }
   if (squares == 0) return {};
   drop_unused_initializers(model);
-  return {counted(squares, "Pow") + " by 2 became Mul, which runs on integers"};
+  return {count_with_noun(squares, "Pow") + " by 2 became Mul, which runs on integers"};
 }
 
 bool has_instance_norm(const onnx::Model& model) {

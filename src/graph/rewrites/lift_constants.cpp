@@ -68,7 +68,7 @@ Notes drop_initializer_inputs(onnx::Model& model) {
   if (dropped == 0) return {};
   // Before IR version 4 an initializer had to be an input; without the listing the file must say at least 4.
   if (model.ir_version < 4) model.set_ir_version(4);
-  return {"constants now, and no graph inputs any more: " + counted(dropped, "initializer")};
+  return {"constants now, and no graph inputs any more: " + count_with_noun(dropped, "initializer")};
 }
 
 void drop_unused_initializers(onnx::Model& model) {

@@ -49,7 +49,7 @@ void for_each_number(const Sliced& sliced, std::size_t channels, Use use) {
 }
 
 std::optional<Sliced> weight_of(const onnx::Model& model, const Index& index, const Node& node) {
-  const auto* weight = node.inputs().size() < 2 ? nullptr : float_constant(model, index, node, 1);
+  const auto* weight = node.inputs().size() < 2 ? nullptr : float32_constant(model, index, node, 1);
   if (weight == nullptr || weight->count() == 0 || weight->dims.size() < 2) return std::nullopt;
   const bool one_group = node.int_or("group", 1) == 1;
   if (node.is("Conv") && one_group) return Sliced{0, 1, 0, weight};
@@ -81,7 +81,7 @@ void follow(const onnx::Model& model, const Index& index, Product& product) {
     const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
     if (node.is("Add")) {
       const std::size_t input = node.inputs()[0] == value ? 1 : 0;
-      const auto* summand = float_constant(model, index, node, input);
+      const auto* summand = float32_constant(model, index, node, input);
       std::size_t axis = 0;
       if (summand == nullptr || !is_of_channels(*summand, product, axis)) return;
       product.constants.push_back({product.nodes.size(), input, axis, summand});
@@ -105,7 +105,7 @@ std::optional<Product> product_at(const onnx::Model& model, const ValueTypes& ty
   product.axis = node.is("MatMul") ? static_cast<std::int64_t>(*rank) - 1 : 1;
   product.channels = static_cast<std::size_t>(weight->tensor->dims[weight->axis]);
   if (node.inputs().size() > 2 && !node.inputs()[2].empty()) {
-    const auto* bias = float_constant(model, index, node, 2);
+    const auto* bias = float32_constant(model, index, node, 2);
     std::size_t axis = 0;
     if (bias == nullptr) return std::nullopt;
     if (node.is("Gemm") ? !is_of_channels(*bias, product, axis) : bias->dims.size() != 1) return std::nullopt;

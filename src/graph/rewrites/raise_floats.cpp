@@ -72,7 +72,7 @@ class Raising {
     }
     if (keep_io_types) add_casts(names, index);
     if (count_ == 0) return {};
-    Notes notes{counted(count_, "tensor") + " of 16-bit floats became float32"};
+    Notes notes{count_with_noun(count_, "tensor") + " of 16-bit floats became float32"};
     if (!model_.functions.empty()) notes.emplace_back("types in model-local functions stay as they are");
     return notes;
   }
@@ -181,19 +181,19 @@ class Raising {
 
 }  // namespace
 
-Notes raise_floats(onnx::Model& model, const Store& store, bool keep_io_types) {
+Notes half_floats_to_float32(onnx::Model& model, const Store& store, bool keep_io_types) {
   return Raising(model, store).run(keep_io_types);
 }
 
-void call_bfloat16_float16(onnx::Model& model) {
+void relabel_bfloat16_as_float16(onnx::Model& model) {
   Raising(model, in_memory, Raising::From::bfloat16, DataType::float16).run(false);
 }
 
-void raise_bfloat16(onnx::Model& model, const Store& store) {
+void bfloat16_to_float32(onnx::Model& model, const Store& store) {
   Raising(model, store, Raising::From::bfloat16).run(false);
 }
 
-void name_idle_casts(onnx::Model& model, const ValueTypes& types) {
+void idle_casts_to_identities(onnx::Model& model, const ValueTypes& types) {
   for (auto& node : model.graph.nodes) {
     if (!node.is("Cast")) continue;
     const auto to = static_cast<DataType>(node.int_or("to", 0));

@@ -28,8 +28,8 @@ bool passes_through(const onnx::Model& model, const Index& index, const onnx::No
 }
 
 // Max with minus infinity and Min with infinity change nothing, whatever the shape of these numbers spreads to.
-std::optional<std::string> unbounded(const onnx::Model& model, const Index& index, const ValueTypes& types,
-                                     const onnx::Node& node) {
+std::optional<std::string> input_of_idle_bound(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                                               const onnx::Node& node) {
   if ((!node.is("Max") && !node.is("Min")) || node.inputs().size() != 2) return std::nullopt;
   for (std::size_t i = 0; i < 2; ++i) {
     const int constant = index.initializer(node.inputs()[i]);
@@ -45,11 +45,11 @@ std::optional<std::string> unbounded(const onnx::Model& model, const Index& inde
 }
 
 // Of Where(IsNaN(x), number, x), behind a Softmax that makes x: x.
-std::optional<std::string> guarded(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+std::optional<std::string> input_of_nan_guard(const onnx::Model& model, const Index& index, const onnx::Node& node) {
   if (!node.is("Where")) return std::nullopt;
   const auto& value = node.inputs()[2];
   const int asked = index.producer(node.inputs()[0]), maker = index.producer(value);
-  const auto* number = floating_constant(model, index, node.inputs()[1]);
+  const auto* number = any_float_constant(model, index, node.inputs()[1]);
   if (asked == kNone || maker == kNone || number == nullptr || number->count() != 1) return std::nullopt;
   const auto& question = model.graph.nodes[static_cast<std::size_t>(asked)];
   const bool asks = question.is("IsNaN") && question.inputs()[0] == value;
@@ -58,12 +58,12 @@ std::optional<std::string> guarded(const onnx::Model& model, const Index& index,
 }
 
 // A product with a tensor of ones, or a sum with one of zeros, that is no larger than the other: that one.
-std::optional<std::string> unchanged(const onnx::Model& model, const Index& index, const ValueTypes& types,
-                                     const onnx::Node& node) {
+std::optional<std::string> input_of_neutral_step(const onnx::Model& model, const Index& index, const ValueTypes& types,
+                                                 const onnx::Node& node) {
   if (!node.is("Add") && !node.is("Mul")) return std::nullopt;
   const auto result = static_shape(types, node.outputs()[0]);
   for (std::size_t i = 0; i < 2; ++i) {
-    const auto* tensor = float_constant(model, index, node.inputs()[i]);
+    const auto* tensor = float32_constant(model, index, node.inputs()[i]);
     const auto& other = node.inputs()[1 - i];
     if (tensor == nullptr || !result || static_shape(types, other) != result) continue;
     const auto values = floats_of(*tensor);
@@ -132,7 +132,7 @@ Notes remove_identities(onnx::Model& model) {
 Notes remove_softmax_guards(onnx::Model& model) {
   const std::size_t removed = [&] {
     const Index index(model);
-    return bypass(model, index, [&](const onnx::Node& node) { return guarded(model, index, node); });
+    return bypass(model, index, [&](const onnx::Node& node) { return input_of_nan_guard(model, index, node); });
   }();
   if (removed == 0) return {};
   const Index index(model);
@@ -144,20 +144,22 @@ Notes remove_softmax_guards(onnx::Model& model) {
   }
   remove_nodes(model, unread);
   drop_unused_initializers(model);
-  return {"removed: " + counted(removed, "question") + " whether a Softmax gives NaN, which integers do not hold"};
+  return {"removed: " + count_with_noun(removed, "question") +
+          " whether a Softmax gives NaN, which integers do not hold"};
 }
 
 Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types) {
   const Index index(model);
   const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) -> std::optional<std::string> {
-    if (auto passed = unbounded(model, index, types, node)) return passed;
-    if (auto passed = unchanged(model, index, types, node)) return passed;
+    if (auto passed = input_of_idle_bound(model, index, types, node)) return passed;
+    if (auto passed = input_of_neutral_step(model, index, types, node)) return passed;
     const auto step = scalar_step(model, index, types, node);
     return step && step->number == (step->multiplies ? 1 : 0) ? std::make_optional(step->value) : std::nullopt;
   });
   if (removed == 0) return {};
   drop_unused_initializers(model);
-  return {"removed: " + counted(removed, "node") + " (multiplications by 1, additions of 0, bounds at infinity)"};
+  return {"removed: " + count_with_noun(removed, "node") +
+          " (multiplications by 1, additions of 0, bounds at infinity)"};
 }
 
 }  // namespace detent::graph

@@ -76,7 +76,7 @@ struct FoldedConstants {
 };
 /// Constants that are still as they were computed are made by their nodes again where that halves what is stored, as of
 /// 16-bit floats that a Cast widens. Runtimes compute them when they load the model.
-void unfold_constants(onnx::Model& model, const FoldedConstants& folded);
+void recompute_constants_at_load(onnx::Model& model, const FoldedConstants& folded);
 
 /// Stores the elements of a rewritten weight and gives back where they are; lets large results live in a file.
 using Store = std::function<onnx::TensorData(std::vector<std::byte>)>;
@@ -141,14 +141,14 @@ std::vector<float> scaled_along(const onnx::Tensor& weight, std::size_t axis, co
 
 /// Values of float16 and bfloat16 become float32, also in bodies: constants, casts, and types that attributes name.
 /// With `keep_io_types` graph inputs and outputs stay as they are, with a cast each; a note says what else stays.
-Notes raise_floats(onnx::Model& model, const Store& store, bool keep_io_types);
+Notes half_floats_to_float32(onnx::Model& model, const Store& store, bool keep_io_types);
 /// Casts of a value to the type that it has become Identity.
-void name_idle_casts(onnx::Model& model, const ValueTypes& types);
+void idle_casts_to_identities(onnx::Model& model, const ValueTypes& types);
 
 /// Of constants that are equal or transposed to one another one is stored, and the others are read from it, in the
 /// second case through a Transpose, which runtimes compute when they load the model. Looks at those whose dimensions,
 /// in ascending order, are among `shapes`. 8-bit integers are turned where `turns_integers`; smaller ones never are.
-void store_once(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers);
+void deduplicate_constants(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers);
 
 /// Constants that mask scores before a Softmax (graph/masks.h) do not go below kMask: no infinities, no sums beyond all
 /// floats.
@@ -179,11 +179,11 @@ void complete_convolutions(onnx::Model& model);
 
 /// What Qualcomm's HTP computes wrongly or does not compile, in forms that it computes: Reciprocal as Div,
 /// InstanceNormalization of known shapes as LayerNormalization, which has a bias. From opset 17 on.
-Notes give_forms_of_htp(onnx::Model& model, const ValueTypes& types, const Store& store);
+Notes rewrite_for_htp(onnx::Model& model, const ValueTypes& types, const Store& store);
 bool has_instance_norm(const onnx::Model& model);
 
 /// Pow(x, 2) becomes Mul(x, x), which NPUs run on integers.
-Notes multiply_squares(onnx::Model& model);
+Notes squares_to_mul(onnx::Model& model);
 
 /// A convolution with a kernel of one place and with strides takes its values from a MaxPool of one value that has
 /// these strides: the same results.
@@ -192,6 +192,6 @@ Notes pool_before_strided_points(onnx::Model& model);
 /// Of two products with constants, one behind the other with element-wise operators between them, both of matrices of
 /// at most 8 rows or as many as the user likes, the second becomes a MatMul of three axes, with a Reshape before and
 /// behind it.
-Notes give_few_rows_an_axis(onnx::Model& model, const ValueTypes& types, const Store& store);
+Notes add_axis_for_few_rows(onnx::Model& model, const ValueTypes& types, const Store& store);
 
 }  // namespace detent::graph

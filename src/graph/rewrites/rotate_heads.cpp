@@ -6,7 +6,7 @@
 
 #include "graph/constants.h"
 #include "graph/index.h"
-#include "graph/rewrites/orthogonal_mix.h"
+#include "graph/rewrites/orthogonal_rotation.h"
 #include "graph/rewrites/rotate_stream.h"
 #include "graph/rewrites/rotated_weight.h"
 
@@ -32,7 +32,7 @@ class Heads {
     for (const auto& node : model_.graph.nodes) {
       const auto around = parts_around(node);
       if (around.parts.empty()) continue;
-      const OrthogonalMix mix(static_cast<std::size_t>(around.size), kSeed);
+      const OrthogonalRotation mix(static_cast<std::size_t>(around.size), kSeed);
       for (const auto& part : around.parts) turn(part, mix);
       ++attentions;
     }
@@ -90,13 +90,13 @@ class Heads {
       const auto& node = model_.graph.nodes[static_cast<std::size_t>(maker)];
       if (node.is("Add") && step == 0) {
         const std::size_t constant = is_own(input(node, 0)) ? 0 : 1;
-        const auto* bias = float_constant(model_, index_, node, constant);
+        const auto* bias = float32_constant(model_, index_, node, constant);
         if (bias == nullptr || bias->dims.size() != 1 || !is_own(input(node, constant))) return std::nullopt;
         made.parts.push_back({input(node, constant), {0, 0, 0}});
         name = input(node, 1 - constant);
         continue;
       }
-      const auto* weight = node.is("MatMul") ? float_constant(model_, index_, node, 1) : nullptr;
+      const auto* weight = node.is("MatMul") ? float32_constant(model_, index_, node, 1) : nullptr;
       if (weight == nullptr || weight->dims.size() != 2 || weight->dims[1] % heads != 0 || !is_own(input(node, 1)))
         return std::nullopt;
       made.size = weight->dims[1] / heads;
@@ -110,7 +110,7 @@ class Heads {
     const int reader = only_reader(index_, value);
     if (reader == kNone) return std::nullopt;
     const auto& node = model_.graph.nodes[static_cast<std::size_t>(reader)];
-    const auto* weight = node.is("MatMul") ? float_constant(model_, index_, node, 1) : nullptr;
+    const auto* weight = node.is("MatMul") ? float32_constant(model_, index_, node, 1) : nullptr;
     if (weight == nullptr || weight->dims.size() != 2 || weight->dims[0] != rows || !is_own(input(node, 1)))
       return std::nullopt;
     return Part{input(node, 1), {0, 0, static_cast<std::size_t>(rows)}};
@@ -121,7 +121,7 @@ class Heads {
            !index_.is_output(constant) && !index_.is_captured(constant);
   }
 
-  void turn(const Part& part, const OrthogonalMix& mix) {
+  void turn(const Part& part, const OrthogonalRotation& mix) {
     auto& tensor = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(part.constant))];
     if (tensor.dims.size() == 1) {
       auto values = floats_of(tensor);

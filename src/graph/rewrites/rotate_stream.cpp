@@ -12,7 +12,7 @@
 #include "base/printable.h"
 #include "graph/constants.h"
 #include "graph/index.h"
-#include "graph/rewrites/orthogonal_mix.h"
+#include "graph/rewrites/orthogonal_rotation.h"
 #include "graph/rewrites/rotated_weight.h"
 #include "graph/traits.h"
 
@@ -57,10 +57,10 @@ class Stream {
     if (start == nodes.end() || !start->is("Gather") || start->int_or("axis", 0) != 0)
       throw bad_input(fmt::format("model '{}' has no table that token ids look up", model_.path.string()),
                       "leave out --set rotation");
-    const auto* table = float_constant(model_, index_, *start, 0);
+    const auto* table = float32_constant(model_, index_, *start, 0);
     if (table == nullptr || table->dims.size() != 2) throw unfit(*start, "its table is no matrix of float32");
     width_ = table->dims[1];
-    turn(*start, start->inputs()[0], 1, {});
+    add_rotated_weight(*start, start->inputs()[0], 1, {});
     stream_.insert(start->outputs()[0]);
     for (const auto& node : nodes) step(node);
     for (const auto& value : stream_) check_inside(value);
@@ -81,7 +81,7 @@ class Stream {
   }
 
   Notes rotate() {
-    const OrthogonalMix mix(static_cast<std::size_t>(width_), kSeed);
+    const OrthogonalRotation mix(static_cast<std::size_t>(width_), kSeed);
     for (const auto& [name, weight] : weights_) rotate_weight(name, weight, mix);
     for (const auto& name : vectors_) rotate_vector(name, {}, mix);
     for (const auto& [node, norm] : norms_) rotate_norm(model_.graph.nodes[node], norm, mix);
@@ -125,7 +125,7 @@ class Stream {
     if (const auto norm = reads ? norm_of(node) : std::nullopt) return normalize(node, *norm);
     if (reads && node.is("Add")) {
       for (const std::size_t at : {0, 1}) {
-        if (!in_stream(inputs[at])) written(node, inputs[at]);
+        if (!in_stream(inputs[at])) follow_writer(node, inputs[at]);
       }
       stream_.insert(node.outputs()[0]);
     } else if (reads && !node.is("Shape")) {
@@ -145,12 +145,12 @@ class Stream {
       if (!outputs[at].empty() && !index_.consumers(outputs[at]).empty()) throw unfit(node, "its statistics are read");
     }
     for (std::size_t at = 0; at < (norm.joins ? 2U : 1U); ++at) {
-      if (!in_stream(input(node, at))) written(node, input(node, at));
+      if (!in_stream(input(node, at))) follow_writer(node, input(node, at));
     }
-    if (!is_width(float_constant(model_, index_, node, norm.gain)))
+    if (!is_width(float32_constant(model_, index_, node, norm.gain)))
       throw unfit(node, "its gain is no float32 constant");
     for (const auto at : {norm.beta, norm.bias}) {
-      if (at != 0 && !input(node, at).empty() && !is_width(float_constant(model_, index_, node, at)))
+      if (at != 0 && !input(node, at).empty() && !is_width(float32_constant(model_, index_, node, at)))
         throw unfit(node, "its bias is no float32 constant");
     }
     if (norm.bias != 0 && !input(node, norm.bias).empty()) add_vector(node, input(node, norm.bias));
@@ -171,13 +171,13 @@ class Stream {
     if ((!is_gemm && !node.is("MatMul")) || input(node, 0) != value || input(node, 1) == value)
       throw unfit(node, fmt::format("it reads '{}', and is no product with a constant matrix", value));
     const bool is_transposed = is_gemm && node.int_or("transB", 0) != 0;
-    turn(node, input(node, 1), is_transposed ? 1 : 0, gain);
+    add_rotated_weight(node, input(node, 1), is_transposed ? 1 : 0, gain);
   }
 
   // What is added to the stream: a product, a table's entry or a constant, by way of sums with constant vectors and
   // products with one constant number.
-  void written(const Node& reader, const std::string& value) {
-    if (const auto* constant = float_constant(model_, index_, value)) {
+  void follow_writer(const Node& reader, const std::string& value) {
+    if (const auto* constant = float32_constant(model_, index_, value)) {
       if (constant->dims.empty() || constant->dims.back() != width_ || index_.consumers(value).size() != 1)
         throw unfit(reader, fmt::format("'{}' holds no vectors of the stream, or is read elsewhere too", value));
       weights_[value] = {1, {}};
@@ -189,17 +189,17 @@ class Stream {
     if (index_.is_output(value) || index_.is_captured(value) || index_.consumers(value).size() != 1)
       throw unfit(node, "what it adds to the stream is read elsewhere too");
     if (is_matrix_product(node)) return written_by_product(node);
-    if (node.is("Gather") && node.int_or("axis", 0) == 0) return turn(node, input(node, 0), 1, {});
-    if (node.is("Identity") || node.is("Dropout")) return written(node, input(node, 0));
+    if (node.is("Gather") && node.int_or("axis", 0) == 0) return add_rotated_weight(node, input(node, 0), 1, {});
+    if (node.is("Identity") || node.is("Dropout")) return follow_writer(node, input(node, 0));
     if (node.is("Add") || node.is("Mul")) {
       for (const std::size_t at : {0, 1}) {
-        const auto* constant = float_constant(model_, index_, node, at);
+        const auto* constant = float32_constant(model_, index_, node, at);
         if (constant == nullptr) continue;
         if (node.is("Add") && is_width(constant)) {
           add_vector(node, input(node, at));
-          return written(node, input(node, 1 - at));
+          return follow_writer(node, input(node, 1 - at));
         }
-        if (node.is("Mul") && constant->count() == 1) return written(node, input(node, 1 - at));
+        if (node.is("Mul") && constant->count() == 1) return follow_writer(node, input(node, 1 - at));
       }
     }
     throw unfit(node, "it writes to the stream, and is no product with a constant matrix");
@@ -207,10 +207,10 @@ class Stream {
 
   void written_by_product(const Node& node) {
     const bool is_transposed = node.is("Gemm") && node.int_or("transB", 0) != 0;
-    turn(node, input(node, 1), is_transposed ? 0 : 1, {});
+    add_rotated_weight(node, input(node, 1), is_transposed ? 0 : 1, {});
     const auto& bias = node.is("Gemm") ? input(node, 2) : input(node, 9);
     if (bias.empty()) return;
-    if (!is_width(float_constant(model_, index_, bias))) throw unfit(node, "its bias is no float32 constant");
+    if (!is_width(float32_constant(model_, index_, bias))) throw unfit(node, "its bias is no float32 constant");
     add_vector(node, bias);
   }
 
@@ -221,7 +221,7 @@ class Stream {
   }
 
   // A constant matrix, to be rotated along an axis; by way of a Transpose, too.
-  void turn(const Node& node, const std::string& name, std::size_t axis, const std::string& gain) {
+  void add_rotated_weight(const Node& node, const std::string& name, std::size_t axis, const std::string& gain) {
     const int maker = index_.producer(name);
     if (maker != kNone) {
       const auto& transpose = model_.graph.nodes[static_cast<std::size_t>(maker)];
@@ -236,7 +236,7 @@ class Stream {
   // `reader`: the node, and which of its inputs.
   void turn_constant(const Node& node, const std::string& name, std::size_t axis, const std::string& gain,
                      std::pair<std::size_t, std::size_t> reader) {
-    const auto* weight = float_constant(model_, index_, name);
+    const auto* weight = float32_constant(model_, index_, name);
     if (weight == nullptr || weight->dims.size() != 2 || weight->dims[axis] != width_)
       throw unfit(node, "its weight is no matrix of float32 along the stream");
     const bool is_known = weights_.contains(name);
@@ -263,7 +263,7 @@ class Stream {
 
   std::filesystem::path next_file() { return place_.directory / fmt::format("rotated-{}.bin", files_++); }
 
-  void rotate_weight(const std::string& name, const RotatedWeight& weight, const OrthogonalMix& mix) {
+  void rotate_weight(const std::string& name, const RotatedWeight& weight, const OrthogonalRotation& mix) {
     auto& tensor = initializer(name);
     // The table of a tied pair is needed as it was.
     if (tied_ && tied_->table == name) table_ = tensor;
@@ -273,7 +273,7 @@ class Stream {
     tensor = {tensor.name, tensor.type, tensor.dims, std::move(data), {}, false};
   }
 
-  void rotate_vector(const std::string& name, const std::vector<float>& divisors, const OrthogonalMix& mix) {
+  void rotate_vector(const std::string& name, const std::vector<float>& divisors, const OrthogonalRotation& mix) {
     auto& tensor = initializer(name);
     auto values = floats_of(tensor);
     for (std::size_t i = 0; i < divisors.size(); ++i) values[i] = values[i] == 0 ? 0 : values[i] / divisors[i];
@@ -282,7 +282,7 @@ class Stream {
   }
 
   // Its gain is in the products now.
-  void rotate_norm(Node& node, const Norm& norm, const OrthogonalMix& mix) {
+  void rotate_norm(Node& node, const Norm& norm, const OrthogonalRotation& mix) {
     const auto gain = floats_of(initializer(input(node, norm.gain)));
     const auto dims = initializer(input(node, norm.gain)).dims;
     if (norm.beta != 0 && !input(node, norm.beta).empty()) {
@@ -300,7 +300,7 @@ class Stream {
     node.set_input(norm.gain, ones);
   }
 
-  void untie(const OrthogonalMix& mix) {
+  void untie(const OrthogonalRotation& mix) {
     auto data = rotated(*table_, whole(tied_->axis), gains_of(tied_->gain), mix, next_file(), place_.threads);
     const auto name = index_.fresh_name(tied_->table + "_scores");
     model_.graph.initializers.push_back({name, table_->type, table_->dims, std::move(data), {}, false});

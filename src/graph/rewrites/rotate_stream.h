@@ -18,9 +18,9 @@ struct RotationPlace {
   std::size_t threads = 1;
 };
 
-/// Multiplies all that writes the stream and all that reads it by an OrthogonalMix. `embedding` is the Gather by which
-/// tokens enter it. Gains of normalizations move into the products that read them, biases of LayerNormalization are
-/// rotated with the stream. A table that is the last product's weight as well is stored twice then, with a note.
+/// Multiplies all that writes the stream and all that reads it by an OrthogonalRotation. `embedding` is the Gather by
+/// which tokens enter it. Gains of normalizations move into the products that read them, biases of LayerNormalization
+/// are rotated with the stream. A table that is the last product's weight as well is stored twice then, with a note.
 /// Weights must be float32. Throws bad_input with the node at which the stream cannot be followed.
 Notes rotate_stream(onnx::Model& model, const std::string& embedding, const RotationPlace& place);
 

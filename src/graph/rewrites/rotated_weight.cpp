@@ -21,8 +21,8 @@ constexpr std::size_t kStripe = std::size_t{1} << 18;  // values
 
 class Rotating {
  public:
-  Rotating(const onnx::Tensor& weight, const RotatedPart& part, std::span<const float> gains, const OrthogonalMix& mix,
-           const std::filesystem::path& path)
+  Rotating(const onnx::Tensor& weight, const RotatedPart& part, std::span<const float> gains,
+           const OrthogonalRotation& mix, const std::filesystem::path& path)
       : weight_(weight),
         rows_(static_cast<std::size_t>(weight.dims[0])),
         columns_(static_cast<std::size_t>(weight.dims[1])),
@@ -98,7 +98,7 @@ class Rotating {
   RotatedPart part_;
   std::size_t length_;  // along the axis
   std::span<const float> gains_;
-  const OrthogonalMix& mix_;
+  const OrthogonalRotation& mix_;
   const std::filesystem::path& path_;
   UniqueFd fd_;
 };
@@ -106,7 +106,7 @@ class Rotating {
 }  // namespace
 
 onnx::TensorData rotated(const onnx::Tensor& weight, const RotatedPart& part, std::span<const float> gains,
-                         const OrthogonalMix& mix, const std::filesystem::path& path, std::size_t threads) {
+                         const OrthogonalRotation& mix, const std::filesystem::path& path, std::size_t threads) {
   Rotating(weight, part, gains, mix, path).run(threads);
   const auto file = MappedFile::open(path, "working file");
   return onnx::TensorData::mapped(file, file->bytes());

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <span>
 
-#include "graph/rewrites/orthogonal_mix.h"
+#include "graph/rewrites/orthogonal_rotation.h"
 #include "onnx/tensor.h"
 
 namespace detent::graph {
@@ -21,6 +21,6 @@ struct RotatedPart {
 /// any, are multiplied with the elements along the axis before. The elements of the result lie in a new file at `path`,
 /// which is mapped. Does not depend on `threads`. Throws resource where the file cannot be written.
 onnx::TensorData rotated(const onnx::Tensor& weight, const RotatedPart& part, std::span<const float> gains,
-                         const OrthogonalMix& mix, const std::filesystem::path& path, std::size_t threads);
+                         const OrthogonalRotation& mix, const std::filesystem::path& path, std::size_t threads);
 
 }  // namespace detent::graph

@@ -342,7 +342,7 @@ Notes upgrade_opset(onnx::Model& model, const ValueTypes& types, std::int64_t to
     for (auto& line : upgrade.take_notes()) details.push_back(std::move(line));
   }
   Notes notes{fmt::format("opset {} was raised to {}{}", from, to,
-                          changed > 0 ? ": " + counted(changed, "node") + " rewritten" : "")};
+                          changed > 0 ? ": " + count_with_noun(changed, "node") + " rewritten" : "")};
   notes.insert(notes.end(), details.begin(), details.end());
   return notes;
 }

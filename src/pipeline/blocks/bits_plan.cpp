@@ -194,7 +194,7 @@ class BitsPlanner::Impl {
 
   std::uint64_t file_size(const onnx::Model& model) const {
     const auto sizes =
-        onnx::sizes_of(model, options_.output, {options_.external_data_threshold, options_.external_data_suffix});
+        onnx::written_sizes(model, options_.output, {options_.external_data_threshold, options_.external_data_suffix});
     return sizes.model_bytes + sizes.data_bytes;
   }
 

@@ -17,7 +17,7 @@ namespace detent::pipeline {
 double BitsTarget::measure(onnx::Model model, const std::filesystem::path& path, const exec::Runtime& runtime,
                            data::SampleSource& samples) {
   if (options_.accuracy.metric != AccuracyMetric::command)
-    return run::value_of(fidelity_of(std::move(model), path, options_, runtime, samples), options_.accuracy.metric);
+    return run::metric_value(fidelity_of(std::move(model), path, options_, runtime, samples), options_.accuracy.metric);
   model.set_producer("detent", DETENT_VERSION);
   return run::measure_candidate(model, path, options_, [&](const auto& file) {
     return run::share_of_float_score(options_.accuracy, options_.model, file, float_score_, options_.stop);

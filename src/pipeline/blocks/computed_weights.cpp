@@ -24,7 +24,7 @@ std::optional<std::vector<onnx::Tensor>> results_of(const onnx::Model& model, co
     const auto& made = model.graph.nodes[static_cast<std::size_t>(n)].outputs();
     outputs.insert(outputs.end(), made.begin(), made.end());
   }
-  const auto types = exec::probe_values(runtime, exec::constant_part(model, nodes, outputs));
+  const auto types = exec::infer_value_types(runtime, exec::constant_part(model, nodes, outputs));
   nodes = graph::constant_nodes(model, types);
   std::uint64_t bytes = 0;
   for (const int n : nodes) {
@@ -47,8 +47,8 @@ std::set<std::string> left_over(const onnx::Model& model, const std::set<std::st
 
 }  // namespace
 
-graph::Notes compute_weights(onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
-                             const ComputedWeights& how) {
+graph::Notes fold_computed_weights(onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+                                   const ComputedWeights& how) {
   const auto original = model;
   std::set<std::string> left;
   while (true) {

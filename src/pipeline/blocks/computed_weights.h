@@ -20,7 +20,7 @@ struct ComputedWeights {
 
 /// They become constants, as far as they are then stored in blocks: others stay as they are, so that the file does not
 /// grow. Transposes of constants stay too, since blocks are made of what they read.
-graph::Notes compute_weights(onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
-                             const ComputedWeights& how);
+graph::Notes fold_computed_weights(onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+                                   const ComputedWeights& how);
 
 }  // namespace detent::pipeline

@@ -94,7 +94,7 @@ class Finder {
   void find_costs() {
     const auto scope = run_.profiler.scope("Times of formats");
     const auto subject = this->subject();
-    FormTimes times(subject, *run_.runtime, run_.work->scratch(), options_.kernel_table, options_.stop);
+    FormatTimes times(subject, *run_.runtime, run_.work->scratch(), options_.kernel_table, options_.stop);
     for (std::size_t l = 0; l < found_.layers.size(); ++l) {
       auto& layer = found_.layers[l];
       kernels_.push_back(times_of(times, nodes_[l]));
@@ -116,14 +116,14 @@ class Finder {
     for (auto& note : times.save()) found_.notes.push_back(std::move(note));
   }
 
-  speed::Subject subject() const {
+  speed::TimedModel subject() const {
     return {model(), *index_, has_errors() ? types_ : draft_.prepared.types, options_.config};
   }
 
   // Errors and bytes are the same on all machines.
   searching::Problem problem_of(const std::filesystem::path& table, std::vector<std::vector<searching::Costs>> layers) {
     const auto subject = this->subject();
-    FormTimes times(subject, *run_.runtime, run_.work->scratch(), table, options_.stop);
+    FormatTimes times(subject, *run_.runtime, run_.work->scratch(), table, options_.stop);
     times.measure_none();
     for (std::size_t l = 0; l < layers.size(); ++l) {
       kernels_[l] = times_of(times, nodes_[l]);
@@ -135,16 +135,16 @@ class Finder {
     return problem;
   }
 
-  static speed::KernelTimes times_of(FormTimes& times, std::size_t node) {
+  static speed::KernelTimes times_of(FormatTimes& times, std::size_t node) {
     const auto* known = times.times(node);
     return known != nullptr ? *known : speed::KernelTimes{};
   }
 
-  searching::Costs costs_of(FormTimes& times, std::size_t l, NodeFormat format) {
+  searching::Costs costs_of(FormatTimes& times, std::size_t l, NodeFormat format) {
     return {error_of(nodes_[l], format), seconds_of(times, l, format), bytes_of(nodes_[l], format)};
   }
 
-  double seconds_of(FormTimes& times, std::size_t l, NodeFormat format) const {
+  double seconds_of(FormatTimes& times, std::size_t l, NodeFormat format) const {
     if (format == NodeFormat::fp32) return kernels_[l].in_float;
     if (format == NodeFormat::int8) return kernels_[l].in_integers;
     return times.seconds(nodes_[l], format);

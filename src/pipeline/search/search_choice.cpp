@@ -115,9 +115,9 @@ bool serves(const SearchOptions& options, const SearchPoint& point, double secon
   return excess(options, point, seconds) == 0 && (options.accuracy.target || point.sqnr_db >= run::kCloseDb);
 }
 
-Error none_serves(const SearchOptions& options, const std::vector<SearchPoint>& points,
-                  const std::vector<Machine>& machines,
-                  const std::vector<std::vector<std::optional<double>>>& seconds) {
+Error no_machine_error(const SearchOptions& options, const std::vector<SearchPoint>& points,
+                       const std::vector<Machine>& machines,
+                       const std::vector<std::vector<std::optional<double>>>& seconds) {
   double least = std::numeric_limits<double>::infinity();
   std::string nearest;
   for (std::size_t m = 0; m < machines.size(); ++m) {
@@ -130,7 +130,7 @@ Error none_serves(const SearchOptions& options, const std::vector<SearchPoint>& 
   }
   const auto limits = limits_of(options);
   return resource_error(
-      fmt::format("none of {} serves{}{} in its memory; the nearest is {}", counted(machines.size(), "machine"),
+      fmt::format("none of {} serves{}{} in its memory; the nearest is {}", count_with_noun(machines.size(), "machine"),
                   limits.empty() ? "" : " within ", limits, nearest),
       "give more, or another machine");
 }

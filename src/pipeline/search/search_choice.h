@@ -18,7 +18,8 @@ void choose_points(const SearchOptions& options, std::vector<SearchPoint>& point
 bool serves(const SearchOptions& options, const SearchPoint& point, double seconds);
 
 /// That no machine does, with what is nearest: `seconds` of each point, by machine.
-Error none_serves(const SearchOptions& options, const std::vector<SearchPoint>& points,
-                  const std::vector<Machine>& machines, const std::vector<std::vector<std::optional<double>>>& seconds);
+Error no_machine_error(const SearchOptions& options, const std::vector<SearchPoint>& points,
+                       const std::vector<Machine>& machines,
+                       const std::vector<std::vector<std::optional<double>>>& seconds);
 
 }  // namespace detent::pipeline

@@ -48,8 +48,9 @@ QuantConfig widened(QuantConfig config) {
 
 }  // namespace
 
-FormTimes::FormTimes(const speed::Subject& subject, const exec::Runtime& runtime, std::filesystem::path directory,
-                     const std::optional<std::filesystem::path>& table, std::stop_token stop)
+FormatTimes::FormatTimes(const speed::TimedModel& subject, const exec::Runtime& runtime,
+                         std::filesystem::path directory, const std::optional<std::filesystem::path>& table,
+                         std::stop_token stop)
     : subject_(subject),
       wide_(widened(subject.config)),
       wide_subject_{subject.model, subject.index, subject.types, wide_},
@@ -59,8 +60,8 @@ FormTimes::FormTimes(const speed::Subject& subject, const exec::Runtime& runtime
       stop_(std::move(stop)),
       table_(run::open_kernel_table(table, runtime.version(), notes_)) {}
 
-const speed::KernelTimes* FormTimes::times(std::size_t node) {
-  const auto kernel = speed::kernel_of(subject_, node);
+const speed::KernelTimes* FormatTimes::times(std::size_t node) {
+  const auto kernel = speed::kernel_table_key(subject_, node);
   if (kernel.empty()) return nullptr;
   if (table_.find(kernel) == nullptr) {
     check_may_measure(kernel, node);
@@ -70,9 +71,9 @@ const speed::KernelTimes* FormTimes::times(std::size_t node) {
   return table_.find(kernel);
 }
 
-double FormTimes::seconds(std::size_t node, NodeFormat format) {
+double FormatTimes::seconds(std::size_t node, NodeFormat format) {
   const bool wide = format == NodeFormat::a16w8;
-  auto kernel = speed::kernel_of(wide ? wide_subject_ : subject_, node);
+  auto kernel = speed::kernel_table_key(wide ? wide_subject_ : subject_, node);
   if (kernel.empty()) return 0;
   if (!wide) kernel += fmt::format(" {}", config::name_of(format));
   if (table_.find(kernel) == nullptr) {
@@ -84,14 +85,14 @@ double FormTimes::seconds(std::size_t node, NodeFormat format) {
   return found.quantize + found.in_integers + found.dequantize;
 }
 
-void FormTimes::check_may_measure(const std::string& kernel, std::size_t node) const {
+void FormatTimes::check_may_measure(const std::string& kernel, std::size_t node) const {
   if (measures_) return;
   throw bad_input(fmt::format("the kernel table '{}' has no times of {} ('{}')", file_->string(),
                               subject_.model.graph.nodes[node].label(), kernel),
                   "search this model on that machine with --set kernel-table=FILE, and bring FILE here");
 }
 
-speed::KernelTimes FormTimes::measured(const std::string& kernel, std::size_t node, NodeFormat format) {
+speed::KernelTimes FormatTimes::measured(const std::string& kernel, std::size_t node, NodeFormat format) {
   if (stop_.stop_requested()) throw interrupted();
   if (format == NodeFormat::a16w8) return speed::time_kernel(wide_subject_, node, runtime_, directory_, stop_);
   const int bits = config::block_bits(format);
@@ -108,7 +109,7 @@ speed::KernelTimes FormTimes::measured(const std::string& kernel, std::size_t no
   return times;
 }
 
-std::vector<std::string> FormTimes::save() {
+std::vector<std::string> FormatTimes::save() {
   if (!complete_) run::save_kernel_table(table_, file_, stop_, notes_);
   return notes_;
 }

@@ -16,13 +16,13 @@
 namespace detent::pipeline {
 
 /// Times of operators, from the kernel table or measured now and added to it.
-class FormTimes {
+class FormatTimes {
  public:
   /// `subject.config` is that of static int8. What is given must outlive this.
-  FormTimes(const speed::Subject& subject, const exec::Runtime& runtime, std::filesystem::path directory,
-            const std::optional<std::filesystem::path>& table, std::stop_token stop);
-  FormTimes(const FormTimes&) = delete;
-  FormTimes& operator=(const FormTimes&) = delete;
+  FormatTimes(const speed::TimedModel& subject, const exec::Runtime& runtime, std::filesystem::path directory,
+              const std::optional<std::filesystem::path>& table, std::stop_token stop);
+  FormatTimes(const FormatTimes&) = delete;
+  FormatTimes& operator=(const FormatTimes&) = delete;
 
   /// From now on what the table lacks is an error: throws bad_input.
   void measure_none() { measures_ = false; }
@@ -38,9 +38,9 @@ class FormTimes {
   void check_may_measure(const std::string& kernel, std::size_t node) const;
   speed::KernelTimes measured(const std::string& kernel, std::size_t node, config::NodeFormat format);
 
-  const speed::Subject& subject_;
+  const speed::TimedModel& subject_;
   QuantConfig wide_;
-  speed::Subject wide_subject_;
+  speed::TimedModel wide_subject_;
   const exec::Runtime& runtime_;
   std::filesystem::path directory_;
   std::optional<std::filesystem::path> file_;

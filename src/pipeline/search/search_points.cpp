@@ -173,7 +173,7 @@ void SearchPoints::judge(SearchPoint& point, const std::filesystem::path& file, 
   if (accuracy.metric == AccuracyMetric::command) {
     point.value = run::share_of_float_score(accuracy, options_.model, file, float_score_, options_.stop);
   } else if (accuracy.target) {
-    point.value = run::value_of(found, accuracy.metric);
+    point.value = run::metric_value(found, accuracy.metric);
   }
 }
 

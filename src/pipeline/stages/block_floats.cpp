@@ -17,7 +17,7 @@ namespace detent::pipeline {
 void emit_block_floats(Run& run) {
   const auto& config = run.options.config;
   auto& prepared = run.prepared;
-  auto placement = run::place(prepared, config);
+  auto placement = run::place_qdq_pairs(prepared, config);
   // What keeps weights from being numbers at all is told before any work.
   quantization::scan_weights(prepared.model, placement, run.options.allow_nonfinite);
   run.note(placement.notes);
@@ -31,7 +31,7 @@ void emit_block_floats(Run& run) {
   run.result.notes.push_back(
       fmt::format("{} that round{} to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
                   "Quark's operator library alone",
-                  counted(made.operators, "operator"), made.operators == 1 ? "s" : "",
+                  count_with_noun(made.operators, "operator"), made.operators == 1 ? "s" : "",
                   config::word_of(config::enum_names<BlockFloat>(), static_cast<int>(config.block_float))));
 }
 

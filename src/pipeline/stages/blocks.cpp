@@ -61,8 +61,8 @@ BlockWork::BlockWork(Run& run)
 void BlockWork::place() {
   auto& model = draft_.model;
   const auto most_bytes = resources_.memory_budget.value_or(planning::available_memory()) / 4;
-  run_.note(compute_weights(model, options_.config, options_.weights_only,
-                            {[this] { return run_.runtime_or_none(); }, most_bytes}));
+  run_.note(fold_computed_weights(model, options_.config, options_.weights_only,
+                                  {[this] { return run_.runtime_or_none(); }, most_bytes}));
   run_.result.transformer = graph::find_transformer(model, graph::ValueTypes());
   if (options_.weights_only.rotation == Rotation::on) rotate();
   if (keeps_cache_in_bits()) (void)graph::cached_attentions(model);  // what cannot be is better known early
@@ -85,8 +85,8 @@ void BlockWork::count_nodes() {
 void BlockWork::open_samples() {
   const auto& runtime = run_.load_runtime();
   raise_model();
-  types_ = exec::probe_values(runtime, running());
-  if (raised_) graph::name_idle_casts(*raised_, types_);
+  types_ = exec::infer_value_types(runtime, running());
+  if (raised_) graph::idle_casts_to_identities(*raised_, types_);
   given_ = run_.open_samples(run::input_specs(running()));
   source_.emplace(*given_, run::ContentOrderOptions{});
   if (keeps_cache_in_bits()) cache_.emplace(draft_.model, running(), options_.kv_cache);
@@ -105,7 +105,7 @@ void BlockWork::choose_bits() {
 
 void BlockWork::measure_sensitivities(BitsPlanner& planner) {
   planner.measure();
-  if (auto note = run::place_note(options_.device, *run_.runtime, "sensitivities"); source_ && !note.empty())
+  if (auto note = run::inference_device_note(options_.device, *run_.runtime, "sensitivities"); source_ && !note.empty())
     run_.note({std::move(note)});
 }
 
@@ -119,8 +119,8 @@ run::Context BlockWork::context() const {
 PlanSamples BlockWork::plan_samples(data::SampleSource& source) const {
   const auto budget = run::budget_of(resources_, run_.work->path()).memory;
   auto measuring = context();
-  measuring.place = run::place_of(options_.device, *run_.runtime);
-  return {std::move(measuring), types_, source, budget, for_sums(budget)};
+  measuring.place = run::inference_device_of(options_.device, *run_.runtime);
+  return {std::move(measuring), types_, source, budget, memory_for_gram_sums(budget)};
 }
 
 void BlockWork::take(PlannedBits planned) {
@@ -131,8 +131,8 @@ void BlockWork::take(PlannedBits planned) {
 
 void BlockWork::meet_target() {
   constexpr std::size_t kHeldBack = 4;  // one in so many
-  data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
-  data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
+  data::SampleSubset fitted(*source_, kHeldBack, data::SampleSubset::Kind::others);
+  data::SampleSubset judging(*source_, kHeldBack, data::SampleSubset::Kind::last);
   const std::optional<PlanSamples> samples(plan_samples(fitted));
   const auto original = draft_.model;
   BitsPlanner planner(original, options_, samples);
@@ -189,8 +189,8 @@ void BlockWork::choose_rotation() {
     solve();
     return;
   }
-  data::Part fitted(*source_, kHeldBack, data::Part::Kind::others);
-  data::Part judging(*source_, kHeldBack, data::Part::Kind::last);
+  data::SampleSubset fitted(*source_, kHeldBack, data::SampleSubset::Kind::others);
+  data::SampleSubset judging(*source_, kHeldBack, data::SampleSubset::Kind::last);
   const auto attempt = [&](const char* name) {
     draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);
     draft_.solved = {};
@@ -232,7 +232,8 @@ void BlockWork::solve(data::SampleSource& source, const std::filesystem::path& d
   const auto scope = run_.profiler.scope(Step::calibration);
   const auto budget = run::budget_of(resources_, run_.work->path());
   const auto placement = placement_as_run();
-  const auto stages = solve::block_stages(running(), placement, options_.weights_only, for_sums(budget.memory));
+  const auto stages =
+      solve::block_stages(running(), placement, options_.weights_only, memory_for_gram_sums(budget.memory));
   std::unique_ptr<store::Spool> spool;
   if (stages.size() > 1) spool = run::make_spool(context(), planning::split_budget(budget.memory / 4, 0));
   source.rewind();
@@ -285,7 +286,7 @@ void BlockWork::raise_model() {
                                 options_.model.string()),
                     "give gptq or auto, or quantize the model in float32");
   raised_ = draft_.model;
-  graph::raise_floats(*raised_, run::file_store(run_.work->scratch(), "float"), true);
+  graph::half_floats_to_float32(*raised_, run::file_store(run_.work->scratch(), "float"), true);
 }
 
 quantization::BlockPlacement BlockWork::placement_as_run() const {
@@ -295,7 +296,7 @@ quantization::BlockPlacement BlockWork::placement_as_run() const {
 }
 
 // What the process and columns that are solved leave of the budget, for sums and activations alike.
-std::uint64_t BlockWork::for_sums(std::uint64_t budget) const {
+std::uint64_t BlockWork::memory_for_gram_sums(std::uint64_t budget) const {
   std::uint64_t columns = std::uint64_t{64} << 20;
   for (const auto& tensor : draft_.placement.tensors) columns = std::max(columns, solve::memory_of_piece(tensor.rows));
   const auto taken = profile::memory_now().anonymous + columns;

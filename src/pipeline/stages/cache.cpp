@@ -13,11 +13,11 @@ namespace detent::pipeline {
 void observe_cache(Run& run) {
   run.result.transformer = graph::find_transformer(run.model, graph::ValueTypes());
   auto running = run.model;
-  graph::raise_floats(running, run::file_store(run.work->scratch(), "float"), true);
+  graph::half_floats_to_float32(running, run::file_store(run.work->scratch(), "float"), true);
   run.cache.reset(new CacheWork{{run.model, running, run.options.kv_cache}});
   const auto given = run.open_samples(run::input_specs(run.model));
   run::ContentOrderedSamples source(*given, {});
-  run.result.samples = observe_cache(running, exec::probe_values(*run.runtime, running),
+  run.result.samples = observe_cache(running, exec::infer_value_types(*run.runtime, running),
                                      run.context(run.work->scratch()), source, run.cache->cache);
   run.note(source.notes());
 }

@@ -42,7 +42,7 @@ void add_comparison(Run& run, std::optional<AccuracyResult> integers) {
   }
   run.result.notes.push_back(
       fmt::format("with 16-bit floats rounded as devices do, the worst output has {:.1f} dB on {}",
-                  accuracy->rounded_db.value_or(accuracy->sqnr_db), counted(accuracy->samples, "sample")));
+                  accuracy->rounded_db.value_or(accuracy->sqnr_db), count_with_noun(accuracy->samples, "sample")));
   if (!integers) return;
   integers->samples = accuracy->samples;
   integers->sample_names = accuracy->sample_names;
@@ -81,7 +81,7 @@ void leave_rest_to_first(Run& run) { run::leave_rest_to_first(run.options.resour
 
 void write_result(Run& run) {
   run::Prover prove(run.options, run.runtime_or_none());
-  prove.excuse(excuse_of(run));
+  prove.skip_because(excuse_of(run));
   TargetNotes told;
   if (run.floats || run.recipe.result == config::kBlockFloats) {
     prove.require([&](const auto& file) {

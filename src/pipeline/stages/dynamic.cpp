@@ -12,14 +12,14 @@
 namespace detent::pipeline {
 namespace {
 
-// Weights that some nodes read as they are and others transposed.
-void note_shared(run::Prepared& prepared, const quantization::Placement& weights) {
+// Of weights that several nodes read.
+void mark_shared_weight_shapes(run::Prepared& prepared, const quantization::Placement& weights) {
   const graph::Index index(prepared.model);
   for (const auto& mark : weights.marks) {
     if (index.consumers(mark.value).size() < 2) continue;
     auto dims = prepared.model.graph.initializers[static_cast<std::size_t>(index.initializer(mark.value))].dims;
     std::sort(dims.begin(), dims.end());
-    prepared.computed.insert(std::move(dims));
+    prepared.shapes_stored_once.insert(std::move(dims));
   }
 }
 
@@ -37,10 +37,10 @@ void emit_dynamic(Run& run) {
   run.note(placement.weights.notes);
   const auto assignment = quantization::assign(model, placement.weights, proposals, config);
   run.note(assignment.notes);
-  note_shared(run.prepared, placement.weights);
+  mark_shared_weight_shapes(run.prepared, placement.weights);
   run.model = quantization::emit_dynamic(std::move(model), placement, assignment.values);
-  graph::store_once(run.model, run.prepared.computed, true);
-  graph::unfold_constants(run.model, run.prepared.folded);
+  graph::deduplicate_constants(run.model, run.prepared.shapes_stored_once, true);
+  graph::recompute_constants_at_load(run.model, run.prepared.folded);
   run.result.notes.emplace_back(
       "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
       "--weights-only with 8 bits does not depend on the batch");

@@ -195,7 +195,7 @@ void convert_floats(Run& run) {
   } else {
     convert_to_16_bits(run);
   }
-  graph::store_once(run.model, run.prepared.computed, true);
+  graph::deduplicate_constants(run.model, run.prepared.shapes_stored_once, true);
 }
 
 }  // namespace detent::pipeline

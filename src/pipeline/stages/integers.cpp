@@ -94,20 +94,20 @@ void settle_placement(Run& run, const calibration::Statistics& statistics) {
   auto& draft = run.integers->draft;
   auto& placement = draft.assignment.placement;
   const auto place_again = [&] {
-    quantization::complete_shared(placement, draft.proposals.ranges);
-    quantization::complete_shared(placement, draft.proposals.wide);
-    placement = run::place(draft.prepared, config);
+    quantization::copy_shared_ranges(placement, draft.proposals.ranges);
+    quantization::copy_shared_ranges(placement, draft.proposals.wide);
+    placement = run::place_qdq_pairs(draft.prepared, config);
   };
   if (!draft.prepared.integer_gates.empty()) {
-    quantization::complete_shared(placement, draft.proposals.ranges);
+    quantization::copy_shared_ranges(placement, draft.proposals.ranges);
     draft.prepared.integer_gates.clear();
-    placement = run::place(draft.prepared, config);
+    placement = run::place_qdq_pairs(draft.prepared, config);
   }
   const auto freed = run::free_small_results(draft.prepared, placement, draft.proposals, config);
   if (!freed.empty()) place_again();
   run.note(freed);
   auto left = run::leave_unseen_bodies(draft.prepared, placement, draft.proposals.ranges);
-  for (auto& note : run::part_joins(draft.prepared, placement, statistics, draft.proposals, run.options))
+  for (auto& note : run::widen_unequal_concats(draft.prepared, placement, statistics, draft.proposals, run.options))
     left.push_back(std::move(note));
   if (!left.empty()) place_again();
   run.note(left);
@@ -118,7 +118,8 @@ void settle_placement(Run& run, const calibration::Statistics& statistics) {
 void try_recurrent(Run& run) {
   auto& prepared = run.integers->draft.prepared;
   const auto& options = run.options;
-  if (!config::tries_recurrent(options.config) || !config::may_measure_accuracy(options) || !remedies::acts(options))
+  if (!config::tries_recurrent(options.config) || !config::may_measure_accuracy(options) ||
+      !remedies::applies_remedies(options))
     return;
   for (const auto n : quantization::recurrent_layers(prepared.model, options.config)) {
     const auto& id = prepared.model.graph.nodes[n].id();
@@ -159,7 +160,7 @@ void emit(Run& run) {
   auto& draft = run.integers->draft;
   run.note(run::notes_for_this_machine(run.options.config));
   run.note(draft.assignment.notes);
-  run::record(draft.prepared.model, draft.assignment, run.result);
+  run::record_assignment(draft.prepared.model, draft.assignment, run.result);
   draft.emitted =
       quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
   run.note(draft.emitted->notes);
@@ -207,7 +208,7 @@ void place_integers(Run& run) {
   if (run.recipe.result != config::kMixed) run.prepared = {};
   const auto& model = draft.prepared.model;
   auto& placement = draft.assignment.placement;
-  placement = run::place(draft.prepared, options.config);
+  placement = run::place_qdq_pairs(draft.prepared, options.config);
   draft.proposals.constants = quantization::scan_weights(model, placement, options.allow_nonfinite);
   run.note(placement.notes);
   if (run.recipe.has_samples) work.source = run.open_samples(run::input_specs(model));
@@ -269,7 +270,7 @@ void improve(Run& run) {
   }
   if (measures_accuracy(run)) {
     const auto scope = run.profiler.scope(run::kSensitivityStage);
-    if (auto note = run::place_note(run.options.device, *run.runtime, "trials"); !note.empty())
+    if (auto note = run::inference_device_note(run.options.device, *run.runtime, "trials"); !note.empty())
       run.note({std::move(note)});
     remedies::improve(work.draft, *work.evaluator);
     run.note(work.draft.notes);

@@ -20,7 +20,7 @@ struct IntegerWork {
   std::optional<remedies::Evaluator> evaluator;
   bool measured = false;  // what rounding does to the results
 
-  /// As it was when the remedies had ended, for choose_again(); unset without measuring.
+  /// As it was when the remedies had ended, for leave_inexact_in_float(); unset without measuring.
   struct Improved {
     remedies::Draft draft;
     QuantizeResult result;
@@ -47,7 +47,7 @@ void improve(Run& run);
 void emit_integers(Run& run);
 void write_integers(Run& run);
 /// Layers that the runtime computes otherwise than their integers say stay in float, where that helps and is allowed.
-void choose_again(Run& run);
+void leave_inexact_in_float(Run& run);
 /// For a report: a few samples tell which layers lose most.
 void compare_layers(Run& run);
 

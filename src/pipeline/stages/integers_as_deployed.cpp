@@ -34,7 +34,7 @@ void take_deployed(Run& run, const run::DeployedFidelity& found) {
   auto& work = *run.integers;
   auto& accuracy = run.result.accuracy ? *run.result.accuracy : run.result.accuracy.emplace();
   work.lost_db = work.measured ? accuracy.sqnr_db - found.sqnr_db : 0;
-  run::tell(found, accuracy);
+  run::copy_fidelity(found, accuracy);
 }
 
 // Recurrent layers were chosen as deployed, and no trial has them.
@@ -62,7 +62,7 @@ void write_integers(Run& run) {
   const auto scope = run.profiler.scope(profile::Step::post_process);
   const auto& options = run.options;
   auto& work = *run.integers;
-  if (work.evaluator) work.evaluator->rest();
+  if (work.evaluator) work.evaluator->release_trial_memory();
   run::Prover prove(options, &*run.runtime);
   // Small floats have no trials to choose by, but what is written can be told of.
   const bool tells = work.measured || (work.evaluator && is_float(options.config.activation_type));
@@ -78,7 +78,7 @@ void write_integers(Run& run) {
   if (run.result.accuracy && told.integer_macs) run.result.accuracy->integer_macs = *told.integer_macs;
 }
 
-void choose_again(Run& run) {
+void leave_inexact_in_float(Run& run) {
   if (!is_computed_otherwise(run)) return;
   auto& work = *run.integers;
   const auto scope = run.profiler.scope(run::kSensitivityStage);
@@ -88,7 +88,7 @@ void choose_again(Run& run) {
   const auto told =
       fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value gives {:.1f}: {}", first_db,
                   first_db + work.lost_db, words);
-  if (nodes.empty() || !remedies::acts(run.options) || run.options.config.formats_given) {
+  if (nodes.empty() || !remedies::applies_remedies(run.options) || run.options.config.formats_given) {
     run.result.notes.push_back(told);
     return;
   }

@@ -35,12 +35,12 @@ class Constants {
   explicit Constants(const onnx::Model& model) : model_(model), index_(model) {}
 
   static constexpr auto kNone = static_cast<std::size_t>(-1);
-  std::size_t at(const std::string& name) const {
+  std::size_t index_of_constant(const std::string& name) const {
     const int found = index_.initializer(name);
     return found == graph::kNone ? kNone : static_cast<std::size_t>(found);
   }
   const onnx::Tensor* find(const std::string& name) const {
-    const auto found = at(name);
+    const auto found = index_of_constant(name);
     return found == kNone ? nullptr : &model_.graph.initializers[found];
   }
 
@@ -62,12 +62,12 @@ class Mixture {
   onnx::Model make(const std::vector<std::string>& node_formats) {
     const auto possible = run::possible_formats(run_.prepared, options_.config);
     const auto formats = run::given_formats(run_.prepared, possible, node_formats);
-    steps_ = run::steps_of(run_.prepared, possible, formats);
+    steps_ = run::nodes_by_format(run_.prepared, possible, formats);
     auto model = prepared().model;
     if (!steps_.blocks.empty()) model = in_blocks(model);
     if (!steps_.dynamic.empty()) model = with_dynamic_scales(std::move(model));
     if (steps_.fixed.empty()) {
-      graph::store_once(model, prepared().computed, true);
+      graph::deduplicate_constants(model, prepared().shapes_stored_once, true);
     } else {
       model = with_pairs(std::move(model));
     }
@@ -142,16 +142,16 @@ class Mixture {
     auto prepared = draft.prepared;
     if (!steps_.blocks.empty() || !steps_.dynamic.empty()) {
       prepared.model = std::move(model);
-      prepared.types = exec::probe_values(*run_.runtime, prepared.model);
+      prepared.types = exec::infer_value_types(*run_.runtime, prepared.model);
     }
     auto options = options_;
     options.config.exclude_nodes = steps_.in_float;
     options.config.wide_nodes = steps_.wide;
-    auto placement = run::place(prepared, options.config);
+    auto placement = run::place_qdq_pairs(prepared, options.config);
     auto proposals = draft.proposals;
     proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
     const auto assignment = quantization::assign(prepared.model, std::move(placement), proposals, options.config);
-    run::record(prepared.model, assignment, told_);
+    run::record_assignment(prepared.model, assignment, told_);
     auto emitted = quantization::emit_qdq(prepared.model, assignment, options.config, prepared.types);
     note(emitted.notes);
     const bool tuned = take_tuned(*draft.emitted, emitted);
@@ -168,7 +168,7 @@ class Mixture {
       const auto* tuned = found.find(stored.stored);
       const auto here = to.provenance.values.find(value);
       if (tuned == nullptr || tuned->data.is_produced() || here == to.provenance.values.end()) continue;
-      const auto at = made.at(here->second.stored);
+      const auto at = made.index_of_constant(here->second.stored);
       if (at == Constants::kNone || !are_equal(found.find(stored.scale), made.find(here->second.scale))) continue;
       auto& tensor = to.model.graph.initializers[at];
       if (tensor.type != tuned->type || tensor.dims != tuned->dims) continue;
@@ -181,7 +181,7 @@ class Mixture {
   Run& run_;
   const QuantizeOptions& options_;
   QuantizeResult& told_;
-  run::FormatSteps steps_;
+  run::NodesByFormat steps_;
 };
 
 }  // namespace
@@ -195,8 +195,8 @@ bool mixes_integers(const Recipe& recipe) {
 void tune_mixed_weights(Run& run) {
   auto& work = *run.integers;
   auto& draft = work.draft;
-  quantization::complete_shared(draft.assignment.placement, draft.proposals.ranges);
-  quantization::complete_shared(draft.assignment.placement, draft.proposals.wide);
+  quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.ranges);
+  quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.wide);
   draft.emitted =
       quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
   if (!work.measured || !work.tunes_if_needed || !config::may_tune(run.options)) return;
@@ -209,7 +209,7 @@ onnx::Model mixture(Run& run, const std::vector<std::string>& node_formats, Quan
 }
 
 void mix_formats(Run& run) {
-  if (run.integers && run.integers->evaluator) run.integers->evaluator->rest();
+  if (run.integers && run.integers->evaluator) run.integers->evaluator->release_trial_memory();
   run.model = mixture(run, run.options.node_formats, run.result);
   if (run.integers) run.note(run::notes_for_this_machine(run.options.config));
 }

@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kOpsetOfDynamicQuantizeLinear = 11;
 
 // Of what a later process may take over: statistics of integers, integers of blocks.
-nlohmann::json identity_of(const Run& run) {
+nlohmann::json resume_identity_of(const Run& run) {
   const auto& options = run.options;
   auto chosen = config::run_identity(options);
   if (run.recipe.result == config::kBlocks) {
@@ -41,7 +41,7 @@ nlohmann::json identity_of(const Run& run) {
 }
 
 void make_directory(Run& run) {
-  run.work.emplace(run.options.resources, identity_of(run));
+  run.work.emplace(run.options.resources, resume_identity_of(run));
   run.profiler.watch_directory(run.work->path());
   run.note(run.work->notes());
 }

@@ -78,7 +78,7 @@ double error_of(std::span<const Options> groups, const Choice& chosen) {
 }
 
 // What is left over goes to single changes.
-Choice filled(std::span<const Options> groups, Choice chosen, std::int64_t budget) {
+Choice spend_remaining_bytes(std::span<const Options> groups, Choice chosen, std::int64_t budget) {
   std::int64_t left = budget - bytes_of(groups, chosen);
   while (const auto step = best_single(groups, chosen, left)) {
     left -= groups[step->group][step->to].bytes - groups[step->group][step->from].bytes;
@@ -142,8 +142,8 @@ std::optional<std::vector<std::size_t>> choose_bits(std::span<const Options> gro
   }
   if (bytes_of(groups, smallest) > budget) return std::nullopt;
   if (groups.empty()) return smallest;
-  const auto one = filled(groups, along_hulls(groups, hulls, smallest, budget), budget);
-  const auto other = filled(groups, by_table(groups, smallest, budget), budget);
+  const auto one = spend_remaining_bytes(groups, along_hulls(groups, hulls, smallest, budget), budget);
+  const auto other = spend_remaining_bytes(groups, by_table(groups, smallest, budget), budget);
   return error_of(groups, other) < error_of(groups, one) ? other : one;
 }
 

@@ -13,7 +13,7 @@ namespace detent::quantization {
 
 // Four integers of 2 bits fill a byte: the runtime packs a product's weight as if each row of it began with one. Of
 // bodies it folds no constants of 2 bits, which a product takes from its own graph alone.
-std::string reason_of_runtime(const onnx::Node& node, WeightForm form, int bits, std::int64_t columns) {
+std::string reason_against_blocks(const onnx::Node& node, WeightForm form, int bits, std::int64_t columns) {
   constexpr std::int64_t kInByte = 4;
   if (bits != 2) return {};
   if (node.is("Gather")) return "most versions of ONNX Runtime look up no 2 bits";

@@ -23,10 +23,9 @@ struct BlockOfColumns {
 /// is best for the integers that come out, by least squares. Every level of a block is a finite float.
 ///
 /// `importance` has a weight >= 0 for each k; empty, or the same for all of them: all 1. `found` has an element for
-/// each column. `quick` tries half as many, for scales
-/// that are fitted later. `integers` gets the nearest integers, those of column n at integers + n
-/// * integer_stride; may be null. The same result on every CPU. Throws bad_input where a value is not finite. Memory:
-/// 64 bytes for each k.
+/// each column. `quick` tries half as many, for scales that are fitted later. `integers` gets the nearest integers,
+/// those of column n at integers + n * integer_stride; may be null. The same result on every CPU. Throws bad_input
+/// where a value is not finite. Memory: 64 bytes for each k.
 void search_blocks(const BlockOfColumns& of, const BlockFormat& format, std::span<const float> importance,
                    std::span<BlockScale> found, std::uint8_t* integers, std::size_t integer_stride, bool quick = false);
 

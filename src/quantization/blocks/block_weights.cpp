@@ -268,7 +268,7 @@ class Placer {
   }
 
   // Whether the node reads the value in blocks, and as nothing else.
-  bool is_ours(int reader, const std::string& value) const {
+  bool reads_in_blocks(int reader, const std::string& value) const {
     const auto n = static_cast<std::size_t>(reader);
     const auto& node = model_.graph.nodes[n];
     const auto& inputs = node.inputs();
@@ -290,7 +290,7 @@ class Placer {
       const auto readers = index_.consumers(output);
       const bool free = !index_.is_output(output) && !index_.is_captured(output);
       if (free && !readers.empty() &&
-          std::all_of(readers.begin(), readers.end(), [&](int r) { return is_ours(r, output); }))
+          std::all_of(readers.begin(), readers.end(), [&](int r) { return reads_in_blocks(r, output); }))
         placement_.transposes.push_back(n);
     }
   }
@@ -324,7 +324,7 @@ class Placer {
     if (rows == 0 || columns == 0) return "its weight has no elements";
     const auto format = with_bits(bits);
     if (reading.is_table && rows % format.block_of(rows) != 0) return "blocks do not divide the entries of its table";
-    if (auto reason = reason_of_runtime(node, blocks_.form, bits, columns); !reason.empty()) return reason;
+    if (auto reason = reason_against_blocks(node, blocks_.form, bits, columns); !reason.empty()) return reason;
     if (!makes_much_smaller(weight, rows, columns, format)) return "blocks would not make it much smaller";
     return {};
   }
@@ -370,7 +370,7 @@ class Placer {
     return !std::all_of(readers.begin(), readers.end(), [&](int reader) {
       const auto& gone = placement_.transposes;
       const auto n = static_cast<std::size_t>(reader);
-      return is_ours(reader, name) || std::binary_search(gone.begin(), gone.end(), n) ||
+      return reads_in_blocks(reader, name) || std::binary_search(gone.begin(), gone.end(), n) ||
              (but_tables && model_.graph.nodes[n].is("Gather"));
     });
   }

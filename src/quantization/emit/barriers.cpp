@@ -143,7 +143,8 @@ void for_each_half(const onnx::Tensor& tensor, const std::function<void(double)>
 }
 
 // The smallest float16 scale of what a DequantizeLinear makes; nullopt: the value comes from none.
-std::optional<double> low_scale(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+std::optional<double> smallest_float16_scale(const onnx::Model& model, const graph::Index& index,
+                                             const std::string& value) {
   const int producer = index.producer(value);
   if (producer == graph::kNone || !graph::is_dequantize_linear(node_at(model, producer))) return std::nullopt;
   const auto* scale = constant(model, index, node_at(model, producer), 1);
@@ -155,17 +156,18 @@ std::optional<double> low_scale(const onnx::Model& model, const graph::Index& in
 
 bool is_concat_of_integers(const onnx::Model& model, const graph::Index& index, const Node& node) {
   const auto& inputs = node.inputs();
-  return node.is("Concat") &&
-         std::all_of(inputs.begin(), inputs.end(), [&](const auto& v) { return low_scale(model, index, v); });
+  return node.is("Concat") && std::all_of(inputs.begin(), inputs.end(),
+                                          [&](const auto& v) { return smallest_float16_scale(model, index, v); });
 }
 
 // Whether what is added to the product would lose digits, or all of them, at the product of the scales, or pass what
 // float16 holds when it is divided by that; weights in float get a scale from the runtime.
-bool loses(const onnx::Model& model, const graph::Index& index, const onnx::Tensor* bias, const Node& product) {
+bool loses_bias_digits(const onnx::Model& model, const graph::Index& index, const onnx::Tensor* bias,
+                       const Node& product) {
   constexpr double kSmallestNormal = 0x1p-14, kLargest = 65504;
-  const auto scale = low_scale(model, index, product.inputs()[0]);
+  const auto scale = smallest_float16_scale(model, index, product.inputs()[0]);
   if (bias == nullptr || bias->type != onnx::DataType::float16 || !scale) return false;
-  const auto of_weight = low_scale(model, index, product.inputs()[graph::kWeightInput]);
+  const auto of_weight = smallest_float16_scale(model, index, product.inputs()[graph::kWeightInput]);
   if (!of_weight || *scale * *of_weight < kSmallestNormal) return true;
   double largest = 0;
   for_each_half(*bias, [&](double number) { largest = std::max(largest, std::abs(number)); });
@@ -175,7 +177,7 @@ bool loses(const onnx::Model& model, const graph::Index& index, const onnx::Tens
 bool loses_bias(const onnx::Model& model, const graph::Index& index, const Node& node) {
   constexpr std::size_t kBias = 2;
   return is_layer(node) && node.inputs().size() > kBias &&
-         loses(model, index, constant(model, index, node, kBias), node);
+         loses_bias_digits(model, index, constant(model, index, node, kBias), node);
 }
 
 // The input of an Add that comes from a MatMul which the runtime would merge with it, with a bias that is lost.
@@ -183,7 +185,7 @@ std::optional<std::size_t> lossy_sum(const onnx::Model& model, const graph::Inde
   for (std::size_t i = 0; node.is("Add") && i < 2; ++i) {
     const int producer = index.producer(node.inputs()[i]);
     if (producer == graph::kNone || !node_at(model, producer).is("MatMul")) continue;
-    if (loses(model, index, constant(model, index, node, 1 - i), node_at(model, producer))) return i;
+    if (loses_bias_digits(model, index, constant(model, index, node, 1 - i), node_at(model, producer))) return i;
   }
   return std::nullopt;
 }

@@ -93,7 +93,7 @@ class BlockFloatEmitter {
   const Node& at(int n) const { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
 
   // From the front where that is known, so that axes can be told apart.
-  std::int64_t counted(std::int64_t axis, const std::string& value) const {
+  std::int64_t axis_from_front(std::int64_t axis, const std::string& value) const {
     const auto rank = graph::rank_of(types_, value);
     return rank && axis < 0 ? axis + static_cast<std::int64_t>(*rank) : axis;
   }
@@ -103,16 +103,16 @@ class BlockFloatEmitter {
     const auto rank = graph::rank_of(types_, value);
     if (rank && *rank <= 1) return 0;
     const int maker = index_.producer(value);
-    return maker != graph::kNone && at(maker).is("MatMul") ? counted(-1, value) : 1;
+    return maker != graph::kNone && at(maker).is("MatMul") ? axis_from_front(-1, value) : 1;
   }
 
   std::int64_t axis_for(const std::string& value, const Node& reader, std::size_t input) const {
     const auto rank = graph::rank_of(types_, value);
     if (rank && *rank <= 1) return 0;
-    if (reader.is("MatMul")) return counted(input == 0 ? -1 : -2, value);
+    if (reader.is("MatMul")) return axis_from_front(input == 0 ? -1 : -2, value);
     if (reader.is("Gemm") && input == 0) return reader.int_or("transA", 0) != 0 ? 0 : 1;
     if (reader.is("Gemm") && input == 1) return reader.int_or("transB", 0) != 0 ? 1 : 0;
-    if (reader.is("Softmax")) return counted(reader.int_or("axis", -1), value);
+    if (reader.is("Softmax")) return axis_from_front(reader.int_or("axis", -1), value);
     return own_axis(value);
   }
 

@@ -342,7 +342,7 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
     add_barriers(emitted);
     keep_integer_products(emitted, types);
   }
-  if (config::makes_gates(config)) emit_hard_sigmoids(emitted);
+  if (config::writes_hard_sigmoids(config)) emit_hard_sigmoids(emitted);
   if (const auto& target = config::target(config); target.one_width)
     widen_operators(emitted, types, target.htp_rewrites);
   return emitted;

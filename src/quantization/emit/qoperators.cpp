@@ -140,14 +140,14 @@ class Rewriter {
     if (!node.domain().empty()) return false;
     const auto row =
         std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.type == node.op_type(); });
-    if (row != std::end(kRows)) return compute(n, node, *row);
+    if (row != std::end(kRows)) return to_integer_operator(n, node, *row);
     const bool moves = std::find(std::begin(kMoving), std::end(kMoving), node.op_type()) != std::end(kMoving);
     constexpr std::int64_t kOpsetOfIntegerMaxPool = 12;
     if (node.is("MaxPool") && model_.opset() < kOpsetOfIntegerMaxPool) return false;
     return moves && move(n, node);
   }
 
-  bool compute(std::size_t n, const Node& node, const Row& row) {
+  bool to_integer_operator(std::size_t n, const Node& node, const Row& row) {
     if (node.outputs().size() != 1 || !reads_what_it_needs(node, row)) return false;
     const int relu = relu_behind(node.outputs()[0]);
     const int at = quantizer(relu == graph::kNone ? node.outputs()[0] : node_at(relu).outputs()[0]);

@@ -13,10 +13,10 @@ namespace {
 constexpr int kPasses = 3;
 
 // What is between nodes: the float32 values that are no constants.
-class Borders {
+class CastCounter {
  public:
-  Borders(const onnx::Model& model, const graph::ValueTypes& types, const graph::Index& index, bool keep_io_types,
-          std::vector<bool>& low)
+  CastCounter(const onnx::Model& model, const graph::ValueTypes& types, const graph::Index& index, bool keep_io_types,
+              std::vector<bool>& low)
       : low_(low), touched_(low.size()) {
     std::unordered_map<std::string, std::size_t> known;
     const auto value = [&](const std::string& name) -> Value& {
@@ -113,7 +113,7 @@ class Borders {
 std::vector<std::size_t> merge_islands(const onnx::Model& model, const graph::ValueTypes& types,
                                        const graph::Index& index, bool keep_io_types, const std::vector<bool>& light,
                                        std::vector<bool>& low) {
-  const Borders borders(model, types, index, keep_io_types, low);
+  const CastCounter borders(model, types, index, keep_io_types, low);
   std::vector<std::size_t> moved;
   const auto move_if_better = [&](const std::vector<std::size_t>& nodes) {
     const auto before = borders.casts(nodes);

@@ -93,10 +93,10 @@ class Placer {
     if (from > model_.opset(node.domain()) && node.domain().empty())
       return fmt::format("{} has a {} form from opset {} on", node.op_type(), name(), static_cast<int>(from));
     if (!facts_.allowed.empty() && !facts_.allowed[n]) return "they were not selected";
-    if (makes_a_type(node)) return "an attribute gives them another type";
+    if (has_other_stash_type(node)) return "an attribute gives them another type";
     if (reduces(node)) return "ONNX Runtime's CPU only has kernels of theirs that replace values";
     auto text = range_of_values(node, *rule);
-    if (text.empty()) text = range_.of_sums(node, rule->trait);
+    if (text.empty()) text = range_.reason_against_sums(node, rule->trait);
     return text;
   }
 
@@ -116,7 +116,7 @@ class Placer {
   }
 
   // LayerNormalization is asked to compute in another type than float32.
-  static bool makes_a_type(const Node& node) {
+  static bool has_other_stash_type(const Node& node) {
     constexpr auto kFloat = static_cast<std::int64_t>(DataType::float32);
     return node.op_type() == "LayerNormalization" && node.int_or("stash_type", kFloat) != kFloat;
   }
@@ -133,18 +133,18 @@ class Placer {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!is_float(inputs[i]) || in_mask(rule.float32_inputs, i) || rule.trait == FloatTrait::reads_any) continue;
       const ConstantUse use{in_mask(rule.divisors, i), in_mask(rule.bounds, i), node.is("Add") || node.is("Sub")};
-      auto text = index_.initializer(inputs[i]) != graph::kNone ? range_.of_constant(inputs[i], use)
-                                                                : range_.of_value(inputs[i]);
+      auto text = index_.initializer(inputs[i]) != graph::kNone ? range_.reason_against_constant(inputs[i], use)
+                                                                : range_.reason_against_value(inputs[i]);
       if (!text.empty()) return text;
     }
     for (std::size_t o = 0; o < node.outputs().size(); ++o) {
       if (!is_float(node.outputs()[o]) || in_mask(rule.float32_outputs, o)) continue;
-      auto text = range_.of_value(node.outputs()[o]);
-      if (text.empty() && is_cast && is_integer(inputs.at(0))) text = range_.of_integers(node.outputs()[o]);
+      auto text = range_.reason_against_value(node.outputs()[o]);
+      if (text.empty() && is_cast && is_integer(inputs.at(0))) text = range_.reason_against_integers(node.outputs()[o]);
       if (!text.empty()) return text;
     }
-    auto text = range_.of_stored(node);
-    return text.empty() ? range_.of_epsilon(node) : text;
+    auto text = range_.reason_against_stored(node);
+    return text.empty() ? range_.reason_against_epsilon(node) : text;
   }
 
   std::vector<bool> light() const {
@@ -183,7 +183,7 @@ class Placer {
     };
     const Node* step = model_.opset() >= kOneType ? &node : nullptr;
     while (step != nullptr && (step->is("Mul") || step->is("Add"))) {
-      const auto constant = graph::constant_step(model_, index_, *step);
+      const auto constant = graph::float32_constant_step(model_, index_, *step);
       step = constant ? maker(constant->value) : nullptr;
     }
     const Node* divisor = step != nullptr && step->is("Div") ? maker(step->inputs()[1]) : nullptr;

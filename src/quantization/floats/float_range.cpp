@@ -53,7 +53,7 @@ std::optional<double> FloatRange::largest(const std::string& value) const {
   return std::max(std::abs(static_cast<double>(extremes.lowest())), std::abs(static_cast<double>(extremes.highest())));
 }
 
-std::string FloatRange::of_value(const std::string& value) const {
+std::string FloatRange::reason_against_value(const std::string& value) const {
   const auto magnitude = largest(value);
   if (!magnitude || type_ == FloatType::bfloat16) return {};
   if (*magnitude > kLargestHalf / kFloatMargin)
@@ -75,7 +75,7 @@ const FloatRange::Magnitudes& FloatRange::magnitudes(const std::string& constant
   return it->second;
 }
 
-std::string FloatRange::of_constant(const std::string& name, const ConstantUse& use) const {
+std::string FloatRange::reason_against_constant(const std::string& name, const ConstantUse& use) const {
   const auto& m = magnitudes(name);
   if (!use.bound && std::isinf(rounded(m.largest, type_))) return "a constant of theirs is too large for the type";
   if (type_ == FloatType::bfloat16) return {};
@@ -87,7 +87,7 @@ std::string FloatRange::of_constant(const std::string& name, const ConstantUse& 
   return {};
 }
 
-std::string FloatRange::of_stored(const onnx::Node& node) const {
+std::string FloatRange::reason_against_stored(const onnx::Node& node) const {
   if (!graph::is_dequantize_linear(node) || type_ == FloatType::bfloat16) return {};
   const int stored = index_.initializer(node.inputs()[0]);
   if (stored == graph::kNone || index_.initializer(node.inputs()[1]) == graph::kNone) return {};
@@ -100,20 +100,20 @@ std::string FloatRange::of_stored(const onnx::Node& node) const {
                                                                      : "";
 }
 
-std::string FloatRange::of_integers(const std::string& value) const {
+std::string FloatRange::reason_against_integers(const std::string& value) const {
   const double limit = type_ == FloatType::bfloat16 ? kWholeNumbersBrain : kWholeNumbers;
   const auto magnitude = largest(value);
   if (!magnitude) return "they make floats of integers, and nothing is known of these without samples";
   return *magnitude > limit ? fmt::format("they make floats of integers beyond {}", limit) : std::string();
 }
 
-std::string FloatRange::of_epsilon(const onnx::Node& node) const {
+std::string FloatRange::reason_against_epsilon(const onnx::Node& node) const {
   const auto* epsilon = node.attribute("epsilon");
   if (epsilon == nullptr || type_ == FloatType::bfloat16) return {};
   return loses(epsilon->as_float(), kEpsilonTolerance) ? "their epsilon is too small for the type" : "";
 }
 
-std::string FloatRange::of_sums(const onnx::Node& node, FloatTrait trait) const {
+std::string FloatRange::reason_against_sums(const onnx::Node& node, FloatTrait trait) const {
   using enum FloatTrait;
   if (trait == none || trait == reads_any || type_ == FloatType::bfloat16) return {};
   if (trait == grows) return largest(node.outputs().at(0)) ? "" : "their results may be large, and no samples tell";

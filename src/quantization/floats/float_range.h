@@ -38,17 +38,17 @@ class FloatRange {
   FloatRange(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types, FloatType type,
              const calibration::Statistics* statistics);
 
-  std::string of_value(const std::string& value) const;
+  std::string reason_against_value(const std::string& value) const;
   /// Of a float32 initializer.
-  std::string of_constant(const std::string& name, const ConstantUse& use) const;
+  std::string reason_against_constant(const std::string& name, const ConstantUse& use) const;
   /// Of what a DequantizeLinear makes of a constant.
-  std::string of_stored(const onnx::Node& node) const;
+  std::string reason_against_stored(const onnx::Node& node) const;
   /// Of a value that holds whole numbers.
-  std::string of_integers(const std::string& value) const;
+  std::string reason_against_integers(const std::string& value) const;
   /// Of the node's attribute of that name, where it has one.
-  std::string of_epsilon(const onnx::Node& node) const;
+  std::string reason_against_epsilon(const onnx::Node& node) const;
   /// Of the sums that arise in the node.
-  std::string of_sums(const onnx::Node& node, FloatTrait trait) const;
+  std::string reason_against_sums(const onnx::Node& node, FloatTrait trait) const;
 
  private:
   struct Magnitudes {

@@ -22,13 +22,13 @@ bool is_of_convolution(const onnx::Model& model, const graph::Index& index, cons
 int sum_behind(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int sum = graph::only_reader(index, value);
   if (sum == graph::kNone || !node_at(model, sum).is("Add")) return graph::kNone;
-  const auto step = graph::constant_step(model, index, node_at(model, sum));
+  const auto step = graph::float32_constant_step(model, index, node_at(model, sum));
   return step && step->constant->count() == 1 ? sum : graph::kNone;
 }
 
 }  // namespace
 
-std::vector<Gate> find_gates(const onnx::Model& model, const graph::Index& index) {
+std::vector<Gate> find_gated_activations(const onnx::Model& model, const graph::Index& index) {
   std::vector<Gate> gates;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
@@ -45,7 +45,8 @@ std::vector<Gate> find_gates(const onnx::Model& model, const graph::Index& index
 
 GateNames all_gates(const onnx::Model& model, const graph::Index& index) {
   GateNames names;
-  for (const auto& gate : find_gates(model, index)) names.insert(node_at(model, gate.sigmoid).outputs().front());
+  for (const auto& gate : find_gated_activations(model, index))
+    names.insert(node_at(model, gate.sigmoid).outputs().front());
   return names;
 }
 

@@ -16,7 +16,7 @@ struct Gate {
   int sigmoid, product;
   int sum = graph::kNone;
 };
-std::vector<Gate> find_gates(const onnx::Model& model, const graph::Index& index);
+std::vector<Gate> find_gated_activations(const onnx::Model& model, const graph::Index& index);
 
 /// Some of a model's gates, by the value that the first node makes.
 using GateNames = std::set<std::string>;

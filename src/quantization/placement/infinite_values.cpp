@@ -27,7 +27,7 @@ bool are_finite(const onnx::TensorData& data, Bits exponent) {
   return finite;
 }
 
-bool hands_on(const onnx::Node& node) {
+bool passes_infinities(const onnx::Node& node) {
   static constexpr std::array<std::string_view, 19> kTypes{
       "Add",     "Sub",       "Where",  "Cast",   "CastLike", "Expand", "Flatten", "Identity", "Mul",      "Trilu",
       "Reshape", "Transpose", "Concat", "Gather", "Slice",    "Split",  "Squeeze", "Tile",     "Unsqueeze"};
@@ -66,7 +66,7 @@ std::set<std::string> infinite_values(const onnx::Model& model) {
     return !is_finite;
   };
   for (const auto& node : model.graph.nodes) {
-    if (!hands_on(node) && !node.is("ConstantOfShape")) continue;
+    if (!passes_infinities(node) && !node.is("ConstantOfShape")) continue;
     bool any = fills_with_infinity(model, node);
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
       const auto& input = node.inputs()[i];

@@ -48,7 +48,7 @@ class Chains {
 
  private:
   void mark_gates(const GateNames& names) {
-    for (const auto& gate : find_gates(model_, index_)) {
+    for (const auto& gate : find_gated_activations(model_, index_)) {
       if (!names.contains(model_.graph.nodes[static_cast<std::size_t>(gate.sigmoid)].outputs().front())) continue;
       for (const int node : {gate.sigmoid, gate.product, gate.sum}) {
         if (node != graph::kNone) in_gate_[static_cast<std::size_t>(node)] = true;

@@ -14,8 +14,7 @@ bool is_table(const onnx::Node& node, const graph::Index& index);
 /// Relu, Clip, pooling, Concat, Resize and the sum of two branches, where what they read is quantized and what they
 /// make is read by a product, or where they follow a convolution and fuse with it. Softmax, normalizations, gates and
 /// arithmetic with constants are thus left alone: they have next to no multiplications, and 8 bits ruin them. Results
-/// of matrix products that no product reads stay in float as well. The gates named are
-/// carriers as well.
+/// of matrix products that no product reads stay in float as well. The gates named are carriers as well.
 FloatParts integer_chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected,
                           const GateNames& integer_gates = {});
 

@@ -35,7 +35,7 @@ class Finder {
   }
 
   calibration::Ranges run() {
-    const auto order = graph::scores(model_, index_);
+    const auto order = graph::attention_scores(model_, index_);
     for (auto value = order.rbegin(); value != order.rend(); ++value) scores_[*value] = scores_of(*value);
     for (const auto& value : order) limit(value);
     calibration::Ranges ranges;
@@ -57,14 +57,14 @@ class Finder {
 
   // All values: of a constant, as observed, or of what it shares its scale with.
   std::optional<Range> observed(std::string value) const {
-    if (const auto* tensor = graph::floating_constant(model_, index_, value)) {
+    if (const auto* tensor = graph::any_float_constant(model_, index_, value)) {
       const auto values = onnx::to_doubles(*tensor);
       if (values.empty()) return std::nullopt;
       const auto [low, high] = std::minmax_element(values.begin(), values.end());
       return Range{static_cast<float>(*low), static_cast<float>(*high)};
     }
     if (const auto* node = maker_of(value)) {
-      if (const auto number = graph::filling_of(model_, *node))
+      if (const auto number = graph::constant_of_shape_value(model_, *node))
         return Range{static_cast<float>(*number), static_cast<float>(*number)};
     }
     while (true) {
@@ -120,7 +120,7 @@ class Finder {
       return node->is("Trilu") ? either(found, Scores{{0, 0}, false}) : found;
     }
     if (node->is("Add")) return sum(known(node->inputs()[0]), known(node->inputs()[1]));
-    if (const auto step = graph::floating_step(model_, index_, *node); step && step->multiplies) {
+    if (const auto step = graph::any_float_constant_step(model_, index_, *node); step && step->multiplies) {
       auto scaled = known(step->value);
       const auto values = step->values();
       const bool is_part = scores_.contains(step->value) && values.size() == 1 && values.front() > 0;
@@ -173,7 +173,7 @@ class Finder {
         const auto other = known(node->inputs()[1 - i]);
         if (other && !other->empty()) ask(node->inputs()[i], low - other->range.max);
       }
-    } else if (const auto step = graph::floating_step(model_, index_, *node); step && step->multiplies) {
+    } else if (const auto step = graph::any_float_constant_step(model_, index_, *node); step && step->multiplies) {
       const auto values = step->values();
       if (values.size() == 1 && values.front() > 0) ask(step->value, low / static_cast<float>(values.front()));
     } else {

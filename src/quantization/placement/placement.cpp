@@ -317,7 +317,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   auto in_float = floats.values;
   if (config::target(config).fuses_sums) add_fused_branches(model, index, placement, in_float);
   drop(std::move(in_float), placement.marks);
-  align(model, index, config::target(config).aligned_types, placement);
+  share_output_scales(model, index, config::target(config).aligned_types, placement);
   if (floats.bypass) mark_bypassed(index, placement);
   flag(wide_values(model, index, floats.wide_nodes, config.formats_given, placement), &Mark::wide, placement.marks);
   if (config::target(config).centred_operands) mark_centred(model, index, config, placement);

@@ -65,11 +65,11 @@ void outputs(RuleContext& c, const Node& node) {
 
 // All float inputs and outputs: Add, Mul, Concat, Sigmoid, Softmax, GlobalAveragePool and every type without a rule of
 // its own.
-void plain(RuleContext& c, std::size_t position) {
+void mark_inputs_and_outputs(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   for (const auto& value : node.inputs()) c.marks.activation(value);
   outputs(c, node);
-  const bool is_gate = config::makes_gates(c.config) && (node.is("Sigmoid") || node.is("HardSigmoid"));
+  const bool is_gate = config::writes_hard_sigmoids(c.config) && (node.is("Sigmoid") || node.is("HardSigmoid"));
   if (is_gate || node.op_type() == "Softmax") c.placement.fixed_ranges[node.outputs().front()] = {0.0F, 1.0F};
   fix_range(c, node);
 }
@@ -230,10 +230,11 @@ bool has_own_results(const RuleContext& c, const Node& maker) {
 }
 
 // Where float is no way out, it needs integers of its own behind what does not run it along.
-bool is_run_along(const RuleContext& c, const Node& maker, const FusedActivation& fused) {
+bool fuses_into_maker(const RuleContext& c, const Node& maker, const FusedActivation& fused) {
   const auto& target = config::target(c.config);
   if (has_own_results(c, maker)) return false;
-  return !target.all_operators || fused.removable || graph::is_product(maker) || target.activates(maker.op_type());
+  return !target.all_operators || fused.removable || graph::is_product(maker) ||
+         target.runs_activation_along(maker.op_type());
 }
 
 void clipping(RuleContext& c, std::size_t position) {
@@ -248,7 +249,7 @@ void clipping(RuleContext& c, std::size_t position) {
     // A body that reads the value reads it in float, where no integers cut it.
     fused.removable = bounds(c, node, fused) && !c.config.activation_symmetric && !c.index.is_captured(out);
     const auto& maker = c.model.graph.nodes[static_cast<std::size_t>(c.index.producer(in))];
-    if (is_run_along(c, maker, fused)) {
+    if (fuses_into_maker(c, maker, fused)) {
       c.marks.erase(in);
       c.placement.fused.push_back(std::move(fused));
     }
@@ -257,7 +258,7 @@ void clipping(RuleContext& c, std::size_t position) {
 }
 
 // It reads and makes floats.
-void stays(RuleContext&, std::size_t) {}
+void leave_in_float(RuleContext&, std::size_t) {}
 
 using Rule = void (*)(RuleContext&, std::size_t);
 
@@ -272,16 +273,16 @@ const std::unordered_map<std::string_view, Rule>& rules_by_type() {
 
 Rule rule_of(const RuleContext& c, const Node& node) {
   const auto& traits = graph::traits_of(node);
-  if (is_float_kernel(node)) return stays;
+  if (is_float_kernel(node)) return leave_in_float;
   const auto found = rules_by_type().find(traits.type);
   if (found != rules_by_type().end()) return found->second;
   if (traits.is(Trait::convolution)) return conv;
   if (traits.is(Trait::normalization)) return normalization;
   if (traits.is(Trait::clips)) return clipping;
-  if (config::target(c.config).has_own_scale(node.op_type())) return plain;
+  if (config::target(c.config).has_own_scale(node.op_type())) return mark_inputs_and_outputs;
   const bool all_operators = config::target(c.config).all_operators;
   if (traits.is(Trait::shares_scale) || (all_operators && traits.is(Trait::rearranges))) return movement;
-  return plain;
+  return mark_inputs_and_outputs;
 }
 
 // Integer kernels of pools know no dilations.

@@ -1,4 +1,4 @@
-// Private to quantize/: the rule of each operator type, and the marks that rules make.
+// Private to placement/: the rule of each operator type, and the marks that rules make.
 #pragma once
 
 #include <optional>

@@ -87,7 +87,7 @@ std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& conf
   std::set<std::string> types(config.op_types.begin(), config.op_types.end());
   if (types.empty() && is_float(config.weight_type)) types = {"Conv", "ConvTranspose", "Gemm", "MatMul"};
   if (types.empty()) types.insert(default_op_types().begin(), default_op_types().end());
-  if (config.op_types.empty() && config::makes_gates(config)) types.insert("HardSigmoid");  // as gates only
+  if (config.op_types.empty() && config::writes_hard_sigmoids(config)) types.insert("HardSigmoid");  // as gates only
   if (config.op_types.empty()) {
     types.insert(target.op_types.begin(), target.op_types.end());
     for (const auto type : target.float_types) types.erase(std::string(type));

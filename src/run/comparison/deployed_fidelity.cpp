@@ -103,7 +103,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   DecisionRecorder recorder(decisions);
   DecisionPlayer player(decisions);
   // Other kernels change last bits of the float model's results, and take less.
-  const auto mode = options.saves_memory ? planning::tuning_for(original) : exec::SessionMode::deployed;
+  const auto mode = options.saves_memory ? planning::session_mode_for(original) : exec::SessionMode::deployed;
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
   FloatRuns in_float([&] { return open(runtime, original, decisions.taps(), options, mode); }, source, most, &recorder,
                      follows ? nullptr : kept);
@@ -152,7 +152,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   return found;
 }
 
-void tell(const DeployedFidelity& found, AccuracyResult& accuracy) {
+void copy_fidelity(const DeployedFidelity& found, AccuracyResult& accuracy) {
   accuracy.samples = found.samples;
   accuracy.sample_names = found.sample_names;
   accuracy.sqnr_db = found.sqnr_db;
@@ -162,7 +162,7 @@ void tell(const DeployedFidelity& found, AccuracyResult& accuracy) {
   accuracy.worst_channels = found.worst_channels;
 }
 
-double value_of(const DeployedFidelity& fidelity, AccuracyMetric metric) {
+double metric_value(const DeployedFidelity& fidelity, AccuracyMetric metric) {
   if (metric == AccuracyMetric::cosine) return fidelity.cosine;
   if (metric == AccuracyMetric::sqnr) return fidelity.sqnr_db;
   if (metric != AccuracyMetric::perplexity) throw internal_error("a command measures itself");

@@ -41,10 +41,10 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
                                    const std::function<void(std::uint64_t)>& told = {}, KeptFloatRuns* kept = nullptr);
 
 /// What is told of a file's accuracy; the other members stay as they are.
-void tell(const DeployedFidelity& found, AccuracyResult& accuracy);
+void copy_fidelity(const DeployedFidelity& found, AccuracyResult& accuracy);
 
 /// Of cosine, sqnr or perplexity; the larger the better. Throws bad_input where the model tells no next tokens and
 /// perplexity is asked for.
-double value_of(const DeployedFidelity& fidelity, AccuracyMetric metric);
+double metric_value(const DeployedFidelity& fidelity, AccuracyMetric metric);
 
 }  // namespace detent::run

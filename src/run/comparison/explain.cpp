@@ -40,7 +40,7 @@ std::optional<quantization::IntRange> integers_of(onnx::DataType type) {
 
 // The parts of a Concat with the largest and the smallest magnitude.
 std::optional<std::pair<double, double>> parts(const onnx::Node& node,
-                                               const std::unordered_map<std::string, Judged>& values) {
+                                               const std::unordered_map<std::string, MeasuredValue>& values) {
   if (node.op_type() != "Concat") return std::nullopt;
   double largest = 0, smallest = std::numeric_limits<double>::infinity();
   for (const auto& input : node.inputs()) {
@@ -54,7 +54,8 @@ std::optional<std::pair<double, double>> parts(const onnx::Node& node,
 
 // What is wrong with the range of a quantized value.
 Explanation of_range(const onnx::Node& node, const std::string& value, const ValueTraits& traits,
-                     const std::unordered_map<std::string, Judged>& values, const Applied& applied, bool is_score) {
+                     const std::unordered_map<std::string, MeasuredValue>& values, const Applied& applied,
+                     bool is_score) {
   const auto& [low, high] = *traits.range();
   const std::string leave = fmt::format("--preset balanced, or --exclude-nodes {}", node.id());
   if (std::max(-low, high) > kMask) return {fmt::format("a mask constant of {:.2g} sets the range", low), leave};
@@ -141,7 +142,8 @@ void write_applied(const Applied& applied, onnx::Model& quantized) {
 }
 
 Explanation explain(const onnx::Model& original, const graph::Index& index, const std::string& value,
-                    const std::unordered_map<std::string, Judged>& values, const Applied& applied, bool is_score) {
+                    const std::unordered_map<std::string, MeasuredValue>& values, const Applied& applied,
+                    bool is_score) {
   const auto& judged = values.at(value);
   const int producer = index.producer(value);
   if (producer == graph::kNone || !std::isfinite(judged.sqnr_db)) return {};

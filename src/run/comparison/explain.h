@@ -51,7 +51,7 @@ struct Explanation {
 };
 
 /// A value with what is known of it; the traits must outlive the use.
-struct Judged {
+struct MeasuredValue {
   const ValueTraits* traits = nullptr;
   double sqnr_db = 0;
 };
@@ -66,9 +66,10 @@ struct Applied {
 Applied read_applied(const onnx::Model& quantized);
 void write_applied(const Applied& applied, onnx::Model& quantized);
 
-/// `values` are those of the float model, by name. `is_score`: only a Softmax reads the value (graph::scores()), so
-/// that masks in it are cut off on purpose.
+/// `values` are those of the float model, by name. `is_score`: only a Softmax reads the value
+/// (graph::attention_scores()), so that masks in it are cut off on purpose.
 Explanation explain(const onnx::Model& original, const graph::Index& index, const std::string& value,
-                    const std::unordered_map<std::string, Judged>& values, const Applied& applied, bool is_score);
+                    const std::unordered_map<std::string, MeasuredValue>& values, const Applied& applied,
+                    bool is_score);
 
 }  // namespace detent::run

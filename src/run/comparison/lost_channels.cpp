@@ -145,7 +145,7 @@ std::optional<ChannelGroup> ChannelSums::worst() const {
   return worst;
 }
 
-std::string words_of(const ChannelGroup& group) {
+std::string channel_group_text(const ChannelGroup& group) {
   const auto which = group.first == group.last ? fmt::format("channel {}", group.first)
                                                : fmt::format("channels {} to {}", group.first, group.last);
   return fmt::format("{} of '{}', axis {}", which, group.output, group.axis);

@@ -51,6 +51,6 @@ class ChannelSums {
 };
 
 /// "channels 4 to 11 of 'y', axis 1".
-std::string words_of(const ChannelGroup& group);
+std::string channel_group_text(const ChannelGroup& group);
 
 }  // namespace detent::run

@@ -37,14 +37,14 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
   if (a.samples < kFewSamples) {
     lower(outcome.answer, Answer::look);
     outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more of other inputs.",
-                                          counted(a.samples, "sample"), kFewSamples));
+                                          count_with_noun(a.samples, "sample"), kFewSamples));
   }
   if (!a.lost_channels.empty()) lower(outcome.answer, Answer::look);
   outcome.reasons.insert(outcome.reasons.end(), a.lost_channels.begin(), a.lost_channels.end());
   if (a.lost_channels.empty() && a.worst_channels && a.worst_channels->sqnr_db < kFarDb) {
     lower(outcome.answer, Answer::look);
     outcome.reasons.push_back(fmt::format("SQNR of {} is {:.1f} dB, since their values are of another size.",
-                                          words_of(*a.worst_channels), a.worst_channels->sqnr_db));
+                                          channel_group_text(*a.worst_channels), a.worst_channels->sqnr_db));
   }
   if (a.score) {
     if (*a.score < kGoodScore) {

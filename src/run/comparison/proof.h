@@ -26,7 +26,7 @@ class Prover {
   /// deployed_fidelity().
   void judge(data::SampleSource& source, std::size_t skipped, std::size_t count, KeptFloatRuns* kept = nullptr);
   /// Why ONNX Runtime's CPU cannot run such a file, although others can; empty: it can.
-  void excuse(std::string reason) { excuse_ = std::move(reason); }
+  void skip_because(std::string reason) { excuse_ = std::move(reason); }
 
   /// What else has to hold of a file before it takes its name; throws where it does not.
   void require(std::function<void(const std::filesystem::path&)> check) { check_ = std::move(check); }
@@ -60,8 +60,8 @@ class Prover {
   std::vector<std::string> notes_;
 };
 
-/// Formats that ONNX Runtime's CPU has no kernels of, in words for Prover::excuse(); empty: there is none among those
-/// asked for.
+/// Formats that ONNX Runtime's CPU has no kernels of, in words for Prover::skip_because(); empty: there is none among
+/// those asked for.
 std::string reason_against_proof(const QuantConfig& config);
 
 /// The runtime, for work that needs it for its proof alone; nullopt where there is none and none was named.

@@ -15,7 +15,7 @@
 #include "graph/rewrites/rewrite.h"
 #include "onnx/bodies.h"
 #include "quantization/floats/half_values.h"
-#include "run/model/low_floats.h"
+#include "run/model/float_types_16_bit.h"
 #include "run/model/prepare.h"
 
 namespace detent::run {
@@ -37,13 +37,13 @@ std::vector<std::string> values_in_float16(const onnx::Model& model, const graph
 }
 
 // Which of the values are float16; the others are bfloat16.
-std::function<bool(const std::string&)> half_values(const onnx::Model& model, const LowFloats& has,
+std::function<bool(const std::string&)> half_values(const onnx::Model& model, const Has16BitFloats& has,
                                                     const exec::PortsOf& ports_of,
                                                     const std::filesystem::path& directory) {
   if (!has.half || !has.brain) return [half = has.half](const auto&) { return half; };
   auto other = model;
-  graph::raise_bfloat16(other, file_store(directory, "bfloat"));
-  auto types = exec::probe_values(ports_of, other);
+  graph::bfloat16_to_float32(other, file_store(directory, "bfloat"));
+  auto types = exec::infer_value_types(ports_of, other);
   return [types = std::move(types)](const std::string& value) {
     const auto found = types.find(value);
     return found != types.end() && found->second.type == DataType::float16;
@@ -54,11 +54,11 @@ std::function<bool(const std::string&)> half_values(const onnx::Model& model, co
 
 LowValues raise_for_rounding(onnx::Model& model, const exec::PortsOf& ports_of,
                              const std::filesystem::path& directory) {
-  const auto has = low_floats(model);
+  const auto has = find_16_bit_floats(model);
   if (!has.half && !has.brain) return {};
   const auto values = values_in_float16(model, low_types(model, has, ports_of));
   const auto is_half = half_values(model, has, ports_of, directory);
-  graph::raise_floats(model, file_store(directory, "float"), true);
+  graph::half_floats_to_float32(model, file_store(directory, "float"), true);
   const graph::Index index(model);
   LowValues low;
   for (const auto& value : values) {
@@ -162,7 +162,7 @@ std::vector<std::string> rounding_notes(const LowValues& low, const std::vector<
   std::vector<std::string> notes{
       fmt::format("rounded to {} where they are made, as devices with such kernels do: {} of the quantized model; "
                   "--no-round-floats leaves that out",
-                  name, counted(low.size(), "value"))};
+                  name, count_with_noun(low.size(), "value"))};
   if (overflows.empty()) return notes;
   const std::vector named(overflows.begin(),
                           overflows.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, overflows.size())));

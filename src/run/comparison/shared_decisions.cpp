@@ -63,7 +63,7 @@ SharedDecisions::SharedDecisions(const exec::Runtime& runtime, onnx::Model& firs
   // Types take a session to find out.
   const auto any = [](const graph::Decisions& found) { return !found.empty() || !found.apart.empty(); };
   if (!any(graph::find_decisions(first, {}, graph::DecisionKind::sizes))) return;
-  const auto types = exec::probe_values(runtime, first);
+  const auto types = exec::infer_value_types(runtime, first);
   auto sizes = graph::find_decisions(first, types, graph::DecisionKind::sizes);
   apart_ = std::move(sizes.apart);
   if (sizes.sizing.empty() && sizes.drawn.empty()) return;
@@ -92,7 +92,7 @@ void SharedDecisions::add_copies(const std::vector<graph::Operand>& operands, on
     if (!same || twin.inputs()[operand.input].empty()) continue;
     of_first.push_back(operand);
     of_second.push_back({other, operand.input});
-    taps_.push_back(graph::copy_name(first, operand));
+    taps_.push_back(graph::operand_copy_name(first, operand));
   }
   insert_copies(first, of_first);
   insert_copies(second, of_second);
@@ -104,7 +104,7 @@ void SharedDecisions::record(std::size_t tap, const data::TensorView& tensor) {
   held_.at(tap) = {tensor.type, {tensor.shape.begin(), tensor.shape.end()}, *bytes, bytes};
 }
 
-void SharedDecisions::play(std::size_t tap, const data::TensorView& tensor) const {
+void SharedDecisions::apply_recorded(std::size_t tap, const data::TensorView& tensor) const {
   const std::lock_guard lock(mutex_);
   const auto held = data::as_floats(held_.at(tap), tensor.type);
   if (held.type == tensor.type && held.bytes.size() == tensor.passed_on.size())

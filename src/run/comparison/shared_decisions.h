@@ -33,7 +33,7 @@ class SharedDecisions {
   /// Of a run of the first model.
   void record(std::size_t tap, const data::TensorView& tensor);
   /// Of a run of the second one behind it, in a session of SessionOptions::edits.
-  void play(std::size_t tap, const data::TensorView& tensor) const;
+  void apply_recorded(std::size_t tap, const data::TensorView& tensor) const;
   /// What was recorded of the last run, in the order of taps().
   std::vector<data::Array> recorded() const;
   /// What comes next is as that run was.
@@ -64,7 +64,7 @@ class DecisionPlayer final : public data::TapReceiver {
  public:
   explicit DecisionPlayer(const SharedDecisions& decisions) : decisions_(decisions) {}
   void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
-    decisions_.play(tap, tensor);
+    decisions_.apply_recorded(tap, tensor);
   }
 
  private:

@@ -51,12 +51,12 @@ std::size_t last_save(const fs::path& path) {
 Checkpoints::Checkpoints(fs::path directory, double seconds)
     : directory_(std::move(directory)), seconds_(seconds), due_(after(seconds)) {}
 
-std::optional<Progressed> Checkpoints::load() const {
+std::optional<CalibrationProgress> Checkpoints::load() const {
   const fs::path path = directory_ / kFile;
   if (!paths::exists(path)) return std::nullopt;
   const auto json = read_json(path);
   try {
-    Progressed progressed;
+    CalibrationProgress progressed;
     progressed.cuts = json.at("cuts").get<std::vector<int>>();
     progressed.segment = json.at("segment");
     progressed.done = json.at("done");
@@ -69,7 +69,7 @@ std::optional<Progressed> Checkpoints::load() const {
   }
 }
 
-void Checkpoints::save(const Progressed& progressed) {
+void Checkpoints::save(const CalibrationProgress& progressed) {
   const auto start = Clock::now();
   failpoint("checkpoint.begin");
   // An earlier process may have left files: numbers only have to differ from the one that counts now.

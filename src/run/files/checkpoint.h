@@ -11,7 +11,7 @@
 
 namespace detent::run {
 
-struct Progressed {
+struct CalibrationProgress {
   std::vector<int> cuts;
   std::size_t segment = 0;             // the current one
   std::size_t done = 0;                // samples that have passed it
@@ -26,8 +26,8 @@ class Checkpoints {
   Checkpoints(std::filesystem::path directory, double seconds);
 
   /// The last save of an earlier process. Throws bad_input when it is damaged.
-  std::optional<Progressed> load() const;
-  void save(const Progressed& progressed);
+  std::optional<CalibrationProgress> load() const;
+  void save(const CalibrationProgress& progressed);
   /// When the next save is due. Saving takes at most about 1 % of the time.
   std::chrono::steady_clock::time_point due() const noexcept { return due_; }
 

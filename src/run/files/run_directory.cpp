@@ -58,7 +58,7 @@ bool is_private(int fd, mode_t type, const fs::path& shown) {
 // fault: a run that cannot be looked at must not be taken for none.
 UniqueFd open_if_possible(int folder, const fs::path& name, int flags, const fs::path& shown) {
   UniqueFd fd(::openat(folder, name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd.valid() && is_of_machine(errno))
+  if (!fd.valid() && is_machine_fault(errno))
     throw failed_call(errno, fmt::format("cannot open '{}'", shown.string()), ErrorKind::bad_input);
   return fd;
 }
@@ -91,7 +91,7 @@ std::vector<Found> runs_for(const fs::path& work_dir, const nlohmann::json& want
     const auto rank = run->identity.value("rank", nlohmann::json());
     if (rank == wanted.at("rank") || rank == kHelper) found.push_back(std::move(*run));
   }
-  if (failed && is_of_machine(failed.value()))
+  if (failed && is_machine_fault(failed.value()))
     throw failed_call(failed.value(), fmt::format("cannot list '{}'", work_dir.string()), ErrorKind::usage);
   return found;  // where it failed otherwise, making a directory there tells more
 }

@@ -65,14 +65,14 @@ void remember(const fs::path& file, const Decision& decision) {
 }
 
 // Those that are tried on integers, see Prepared::tried.
-std::vector<bool> recurrent(const speed::Subject& subject) {
+std::vector<bool> recurrent(const speed::TimedModel& subject) {
   std::vector<bool> flags(subject.model.graph.nodes.size());
   if (!config::tries_recurrent(subject.config)) return flags;
   for (const auto n : quantization::recurrent_layers(subject.model, subject.config)) flags[n] = true;
   return flags;
 }
 
-Decision choose(const speed::Subject& subject, const std::vector<bool>& candidates, const QuantizeOptions& options,
+Decision choose(const speed::TimedModel& subject, const std::vector<bool>& candidates, const QuantizeOptions& options,
                 const exec::Runtime& runtime, const fs::path& scratch, std::vector<std::string>& notes) {
   auto table = open_kernel_table(options.kernel_table, runtime.version(), notes);
   const auto& nodes = subject.model.graph.nodes;
@@ -80,7 +80,7 @@ Decision choose(const speed::Subject& subject, const std::vector<bool>& candidat
   bool complete = true;
   const auto layers = recurrent(subject);
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (candidates[n] || layers[n]) kernels[n] = speed::kernel_of(subject, n);
+    if (candidates[n] || layers[n]) kernels[n] = speed::kernel_table_key(subject, n);
     if (kernels[n].empty() || table.find(kernels[n]) != nullptr) continue;
     complete = false;
     table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));
@@ -138,7 +138,7 @@ LeftProducts left_products(const Prepared& prepared, const quantization::Placeme
 std::string note_of(const LeftProducts& left, const Decision& decision) {
   const auto head =
       fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted",
-                  left.count, counted(left.of, "product"));
+                  left.count, count_with_noun(left.of, "product"));
   if (left.saved * 40 <= left.size * 3)  // of a tenth of the bytes three quarters
     return fmt::format("{}; --optimize-for size quantizes them all the same, which saves about {}", head,
                        format_size(left.saved));
@@ -192,12 +192,12 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
                       choice.notes);
     remember(file, decision);
   }
-  choice.in_float = shim::names_of_first(options.resources.ranks, std::move(decision.in_float), options.stop);
+  choice.in_float = shim::broadcast_names(options.resources.ranks, std::move(decision.in_float), options.stop);
   const auto left =
       left_products(prepared, placement, index, std::set<std::string>(choice.in_float.begin(), choice.in_float.end()));
   if (left.count > 0) choice.notes.push_back(note_of(left, decision));
   prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
-  placement = place(prepared, options.config);
+  placement = place_qdq_pairs(prepared, options.config);
   return choice;
 }
 

@@ -30,7 +30,7 @@ std::vector<std::string> notes_of_recurrent(const onnx::Model& model) {
   return left.notes();
 }
 
-std::string stay(std::size_t count, const char* type) {
+std::string count_in_float_text(std::size_t count, const char* type) {
   return fmt::format("{} {} layer{} in float", count, type, count == 1 ? " stays" : "s stay");
 }
 
@@ -42,7 +42,7 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
   const auto& nodes = prepared.model.graph.nodes;
   const auto grus = static_cast<std::size_t>(
       std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("GRU"); }));
-  if (grus > 0) notes.push_back(stay(grus, "GRU") + ": ONNX Runtime has none on integers");
+  if (grus > 0) notes.push_back(count_in_float_text(grus, "GRU") + ": ONNX Runtime has none on integers");
   if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return notes;
   if (!prepared.tried.empty()) return notes;
   config.op_types = {"LSTM"};
@@ -50,7 +50,7 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
   config.exclude_op_types.clear();
   if (const auto count = quantization::recurrent_layers(prepared.model, config).size(); count > 0)
     notes.push_back(fmt::format("{}: --op-types Conv,ConvTranspose,Gemm,MatMul,LSTM gives {} weights of 8 bits",
-                                stay(count, "LSTM"), count == 1 ? "it" : "them"));
+                                count_in_float_text(count, "LSTM"), count == 1 ? "it" : "them"));
   return notes;
 }
 
@@ -97,8 +97,8 @@ std::vector<std::string> finish_integers(const Prepared& prepared, const Quantiz
                     made.nodes, made.left));
   }
   const bool is_ort_cpu = config::target(options.config).is_ort_cpu;
-  graph::store_once(quantized, prepared.computed, is_ort_cpu);
-  if (is_ort_cpu) graph::unfold_constants(quantized, prepared.folded);
+  graph::deduplicate_constants(quantized, prepared.shapes_stored_once, is_ort_cpu);
+  if (is_ort_cpu) graph::recompute_constants_at_load(quantized, prepared.folded);
   return notes;
 }
 

@@ -22,7 +22,7 @@ using config::NodeFormat;
 
 void add_static(const Prepared& prepared, QuantConfig config, PossibleFormats& possible) {
   config.formats_given = true;
-  const auto placement = place(prepared, config);
+  const auto placement = place_qdq_pairs(prepared, config);
   const auto& nodes = prepared.model.graph.nodes;
   const graph::Index index(prepared.model);
   for (std::size_t n = 0; n < nodes.size(); ++n) {
@@ -111,9 +111,9 @@ std::string entry_of(const std::string& node) {
   return pattern;
 }
 
-FormatSteps steps_of(const Prepared& prepared, const PossibleFormats& possible,
-                     const std::vector<NodeFormat>& formats) {
-  FormatSteps steps;
+NodesByFormat nodes_by_format(const Prepared& prepared, const PossibleFormats& possible,
+                              const std::vector<NodeFormat>& formats) {
+  NodesByFormat steps;
   for (std::size_t n = 0; n < formats.size(); ++n) {
     if (possible[n].empty()) continue;
     const auto name = entry_of(prepared.model.graph.nodes[n].id());

@@ -26,12 +26,12 @@ std::string entry_of(const std::string& node);
 
 /// The options of the runs that make formats, for nodes by their names: `dynamic`, then static ones. Weights in blocks
 /// have their bits as WeightsOnlyConfig::node_bits.
-struct FormatSteps {
+struct NodesByFormat {
   std::vector<std::string> blocks, block_bits;
   std::vector<std::string> dynamic;
   std::vector<std::string> fixed, wide, in_float;
 };
-FormatSteps steps_of(const Prepared& prepared, const PossibleFormats& possible,
-                     const std::vector<config::NodeFormat>& formats);
+NodesByFormat nodes_by_format(const Prepared& prepared, const PossibleFormats& possible,
+                              const std::vector<config::NodeFormat>& formats);
 
 }  // namespace detent::run

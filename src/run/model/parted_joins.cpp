@@ -118,9 +118,10 @@ class Parting {
 
 }  // namespace
 
-std::vector<std::string> part_joins(Prepared& prepared, const quantization::Placement& placement,
-                                    const calibration::Statistics& statistics, const quantization::Proposals& proposals,
-                                    const QuantizeOptions& options) {
+std::vector<std::string> widen_unequal_concats(Prepared& prepared, const quantization::Placement& placement,
+                                               const calibration::Statistics& statistics,
+                                               const quantization::Proposals& proposals,
+                                               const QuantizeOptions& options) {
   constexpr double kStepsOfStep = 257;  // 65535 / 255
   const auto& config = options.config;
   if (is_float(config.activation_type)) return {};

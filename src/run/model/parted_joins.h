@@ -15,8 +15,9 @@ namespace detent::run {
 /// Takes out of its type each Concat that would leave one of its inputs only a few steps, where its parts go their own
 /// ways behind it or out of the model, and all that only moves what it makes: to 16 bits where the fallback gives them
 /// and they suffice, else to float. Returns a note for each.
-std::vector<std::string> part_joins(Prepared& prepared, const quantization::Placement& placement,
-                                    const calibration::Statistics& statistics, const quantization::Proposals& proposals,
-                                    const QuantizeOptions& options);
+std::vector<std::string> widen_unequal_concats(Prepared& prepared, const quantization::Placement& placement,
+                                               const calibration::Statistics& statistics,
+                                               const quantization::Proposals& proposals,
+                                               const QuantizeOptions& options);
 
 }  // namespace detent::run

@@ -80,15 +80,15 @@ graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& typ
   graph::Notes notes;
   if (target.pooled_strides) append(notes, graph::pool_before_strided_points(model));
   if (target.axis_for_few_rows && config::preset(config).quantizes)
-    append(notes, graph::give_few_rows_an_axis(model, types, file_store(work_dir, "axis")));
-  if (target.all_operators) append(notes, graph::multiply_einsums(model, types, file_store(work_dir, "einsum")));
-  if (target.all_operators) append(notes, graph::multiply_squares(model));
+    append(notes, graph::add_axis_for_few_rows(model, types, file_store(work_dir, "axis")));
+  if (target.all_operators) append(notes, graph::einsums_to_matmuls(model, types, file_store(work_dir, "einsum")));
+  if (target.all_operators) append(notes, graph::squares_to_mul(model));
   // Sums with zeros and products with ones: the HTP computes some networks with them wrongly.
   if (target.all_operators) append(notes, graph::remove_neutral_steps(model, types));
   if (!target.htp_rewrites) return notes;
   append(notes, graph::compose_gelus(model, types));
   append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
-  append(notes, graph::give_forms_of_htp(model, types, file_store(work_dir, "form")));
+  append(notes, graph::rewrite_for_htp(model, types, file_store(work_dir, "form")));
   return notes;
 }
 
@@ -112,7 +112,7 @@ std::size_t compute(Prepared& prepared, const std::vector<int>& nodes, const exe
   for (const auto& result : results) {
     auto dims = result.dims;
     std::sort(dims.begin(), dims.end());
-    prepared.computed.insert(std::move(dims));
+    prepared.shapes_stored_once.insert(std::move(dims));
     if (const auto& maker = *makers.at(result.name); turns_matrix(maker, result))
       prepared.transposed[result.name] = maker.inputs().front();
   }
@@ -135,7 +135,7 @@ std::size_t compute_static(Prepared& prepared, const exec::Runtime& runtime) {
     const auto computed = compute(prepared, graph::constant_nodes(prepared.model, prepared.types, small), runtime);
     if (folded + computed == 0) return count;
     count += folded + computed;
-    prepared.types = exec::probe_values(runtime, prepared.model);
+    prepared.types = exec::infer_value_types(runtime, prepared.model);
   }
 }
 
@@ -193,7 +193,7 @@ void refuse_lost_draws(const onnx::Model& model, const QuantConfig& config, cons
                                     [&](const auto& node) { return graph::draws_numbers(model, index, node); });
   if (drawing == nodes.end()) return;
   try {
-    exec::probe_values(runtime, model);
+    exec::infer_value_types(runtime, model);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::bad_input) throw;
     const bool by_target = config.target != QuantConfig{}.target;
@@ -245,13 +245,13 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto& notes = prepared.notes;
   put_in_order(model, config, limits, notes);
   const bool raises = config.float_type != FloatType::keep;
-  if (raises) append(notes, graph::raise_floats(model, file_store(work_dir, "float"), config.keep_io_types));
+  if (raises) append(notes, graph::half_floats_to_float32(model, file_store(work_dir, "float"), config.keep_io_types));
   const auto said = config.input_shapes.empty() ? model.graph.outputs : graph::take_output_shapes(model);
   {
     const auto scope = profiler.scope(profile::Step::float_model_validation);
-    types = exec::probe_values(runtime, model);
+    types = exec::infer_value_types(runtime, model);
   }
-  graph::name_idle_casts(model, types);
+  graph::idle_casts_to_identities(model, types);
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)
     opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
@@ -280,10 +280,10 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   append(notes, forms);
 
   changed = changed || upgrade || !forms.empty();
-  if (changed) types = exec::probe_values(runtime, model);
+  if (changed) types = exec::infer_value_types(runtime, model);
   if (!config.input_shapes.empty()) graph::give_output_shapes(model, types, said);
   const bool fuses_for_runtime = config::preset(config).fuses_for_runtime;
-  const bool gates = config::makes_gates(config);
+  const bool gates = config::writes_hard_sigmoids(config);
   if (fuses_for_runtime) fuse_for_runtime(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
   find_infinite(prepared, config);
@@ -295,8 +295,8 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   return prepared;
 }
 
-quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
-                              const quantization::GateNames* integer_gates) {
+quantization::Placement place_qdq_pairs(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks,
+                                        const quantization::GateNames* integer_gates) {
   const auto& model = prepared.model;
   const auto stays_in_float = [&](std::size_t n) { return prepared.keeps_in_float(model.graph.nodes[n].id()); };
   const bool may_be_all = !prepared.unseen.empty() || !prepared.parted.empty() || !prepared.inexact.empty();

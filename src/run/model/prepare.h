@@ -28,9 +28,10 @@ struct Prepared {
   std::set<std::string> infinite = {};
   /// Constants that were computed as the transpose of another one, and that one.
   quantization::TransposedConstants transposed = {};
-  /// Dimensions, in ascending order, of constants that were computed, for graph::store_once().
-  std::set<std::vector<std::int64_t>> computed = {};
-  /// For graph::unfold_constants().
+  /// Dimensions, in ascending order, of constants that were computed or are read by several nodes, for
+  /// graph::deduplicate_constants().
+  std::set<std::vector<std::int64_t>> shapes_stored_once = {};
+  /// For graph::recompute_constants_at_load().
   graph::FoldedConstants folded = {};
   /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.
   std::set<std::string> parted = {}, parted_wide = {};
@@ -39,7 +40,7 @@ struct Prepared {
   std::set<std::string> inexact = {};
   /// LSTM layers by Node::id() that nobody named and that are tried on integers, see recurrent_layers().
   std::set<std::string> tried = {};
-  /// Gates that place() puts into integers; at first all of them, so that what is observed serves both forms.
+  /// Gates that place_qdq_pairs() puts into integers; at first all of them, so that what is observed serves both forms.
   quantization::GateNames integer_gates = {};
 
   /// Whether a node stays in float whatever the user names.
@@ -65,7 +66,8 @@ struct Fallbacks {
 
 /// Where Q/DQ pairs go under the preset. Operator types and nodes that the user named are taken as they are.
 /// The gates given, if any are, have precedence over the model's own.
-quantization::Placement place(const Prepared& prepared, const QuantConfig& config, const Fallbacks& fallbacks = {},
-                              const quantization::GateNames* integer_gates = nullptr);
+quantization::Placement place_qdq_pairs(const Prepared& prepared, const QuantConfig& config,
+                                        const Fallbacks& fallbacks = {},
+                                        const quantization::GateNames* integer_gates = nullptr);
 
 }  // namespace detent::run

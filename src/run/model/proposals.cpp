@@ -59,7 +59,7 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
   auto by = range_options(options);
   if (config::preset(options.config).consumer_functions) {
     const quantization::GateNames no_gates;
-    const auto in_float = place(prepared, options.config, {}, &no_gates);
+    const auto in_float = place_qdq_pairs(prepared, options.config, {}, &no_gates);
     by.consumer_functions = consumer_functions(prepared.model, prepared.types, in_float, runtime);
   }
   by.known = quantization::mask_ranges(prepared.model, placement, statistics);
@@ -75,7 +75,7 @@ quantization::Proposals propose(const Prepared& prepared, const quantization::Pl
   }
   if (accuracy.fallback == AccuracyFallback::int16 || options.config.formats_given) {
     QuantConfig wide = options.config;
-    wide.activation_type = quantization::widened(wide.activation_type);
+    wide.activation_type = quantization::with_16_bits(wide.activation_type);
     proposals.wide = quantization::find_ranges(placement, statistics, wide, by);
   }
   return proposals;

@@ -78,7 +78,7 @@ std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantizat
     }
     notes.push_back(fmt::format("{}: no sample came to its body '{}': {} in it left in float",
                                 holder_of(model, static_cast<int>(b)).label(), model.bodies[b - 1].attribute,
-                                counted(products, "product")));
+                                count_with_noun(products, "product")));
   }
   return notes;
 }

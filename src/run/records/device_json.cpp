@@ -75,7 +75,7 @@ json devices_json(const profile::DeviceActivity& activity) {
 json number(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
 
 json verdict_of(const profile::Work& work, const profile::MachinePeaks& peaks, std::string_view stage) {
-  const auto verdict = profile::judge(work, peaks, stage);
+  const auto verdict = profile::find_bottleneck(work, peaks, stage);
   return {{"bound", profile::bound_name(verdict.bound)}, {"share", number(verdict.share)}, {"advice", verdict.advice}};
 }
 

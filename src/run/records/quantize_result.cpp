@@ -37,7 +37,7 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
     if (const std::size_t inside = products_in_bodies(model, node); inside > 0) {
       counts.in_float += inside;
       counts.notes.push_back(fmt::format("{}: {} in its bodies left in float, which no share counts", node.label(),
-                                         counted(inside, "product")));
+                                         count_with_noun(inside, "product")));
     }
     if (!placement.selected[n]) {
       if (graph::is_product(node)) ++counts.in_float;
@@ -49,7 +49,7 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
   return counts;
 }
 
-void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
+void record_assignment(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
   const auto& placement = assignment.placement;
   auto counts = count_nodes(model, placement, [&](const auto& value) { return assignment.values.contains(value); });
   result.nodes_quantized = counts.quantized;

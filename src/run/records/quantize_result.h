@@ -24,7 +24,7 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
                        const std::function<bool(const std::string&)>& has_integers);
 
 /// Counts nodes and records scale, zero point, range and method of each activation.
-void record(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result);
+void record_assignment(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result);
 
 /// Notes that concern this machine only: the model is the same wherever it is made.
 std::vector<std::string> notes_for_this_machine(const QuantConfig& config);

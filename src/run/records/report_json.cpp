@@ -80,7 +80,7 @@ std::string verdict_text(const json& stages) {
     if (longest == nullptr || stage["seconds"] > (*longest)["seconds"]) longest = &stage;
   }
   if (longest == nullptr) return "";
-  if ((*longest)["bound"] == profile::bound_name(profile::Verdict::Bound::contention))
+  if ((*longest)["bound"] == profile::bound_name(profile::Bottleneck::Bound::contention))
     return fmt::format("{} took longest. {}", (*longest)["name"].get<std::string>(),
                        (*longest)["advice"].get<std::string>());
   return fmt::format("{} took longest, {}-bound at {:.0f} % of the peak. {}", (*longest)["name"].get<std::string>(),
@@ -275,7 +275,8 @@ json accuracy_json(const AccuracyResult& a) {
   if (a.score) out["score"] = *a.score;
   if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
   if (a.worst_channels)
-    out["worst_channels"] = {{"name", words_of(*a.worst_channels)}, {"sqnr_db", number(a.worst_channels->sqnr_db)}};
+    out["worst_channels"] = {{"name", channel_group_text(*a.worst_channels)},
+                             {"sqnr_db", number(a.worst_channels->sqnr_db)}};
   if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
   const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {
     const auto db = [](double error) { return number(-10 * std::log10(error)); };

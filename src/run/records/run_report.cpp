@@ -75,7 +75,7 @@ void describe_layers(const Prepared& prepared, const quantization::Placement& pl
   const auto first = first_sample(source, input_specs(model));
   planning::Circumstances known = circumstances;
   known.sample_bytes = first.bytes;
-  const auto types = exec::probe_values(runtime, model, first.shapes);
+  const auto types = exec::infer_value_types(runtime, model, first.shapes);
   const graph::Index index(model);
   for (const auto& node : model.graph.nodes) {
     const auto work = graph::work_of(model, index, types, node);

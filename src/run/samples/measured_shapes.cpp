@@ -63,7 +63,7 @@ void measure_shapes(const Context& context, const onnx::Model& model, data::Samp
                     const std::vector<std::string>& values, graph::ValueTypes& types) {
   const auto where = fmt::format("model '{}'", model.path.string());
   exec::BranchOptions options;
-  options.session = {planning::tuning_for(model), context.threads, context.stop};
+  options.session = {planning::session_mode_for(model), context.threads, context.stop};
   options.taps = values;
   exec::Branch branch(context.runtime, model, types, {}, nullptr, std::move(options));
   auto stage = branch.load(0, where);

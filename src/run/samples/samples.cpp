@@ -36,7 +36,8 @@ std::vector<data::InputSpec> input_specs(onnx::Model model,
   return input_specs(model);
 }
 
-std::vector<data::InputSpec> narrowed(std::vector<data::InputSpec> inputs, const std::vector<data::InputSpec>& other) {
+std::vector<data::InputSpec> with_dimensions_of(std::vector<data::InputSpec> inputs,
+                                                const std::vector<data::InputSpec>& other) {
   for (auto& input : inputs) {
     const auto found =
         std::find_if(other.begin(), other.end(), [&](const auto& spec) { return spec.name == input.name; });

@@ -22,7 +22,8 @@ std::vector<data::InputSpec> input_specs(const onnx::Model& model);
 std::vector<data::InputSpec> input_specs(onnx::Model model,
                                          const std::map<std::string, std::vector<std::int64_t>>& fixed);
 /// Inputs of one model whose free dimensions are as long as those of the other: samples that both can read.
-std::vector<data::InputSpec> narrowed(std::vector<data::InputSpec> inputs, const std::vector<data::InputSpec>& other);
+std::vector<data::InputSpec> with_dimensions_of(std::vector<data::InputSpec> inputs,
+                                                const std::vector<data::InputSpec>& other);
 
 /// What one file of samples may take in memory: the budget, or what there is.
 std::uint64_t memory_for_samples(const Resources& resources);

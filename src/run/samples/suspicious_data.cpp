@@ -27,8 +27,8 @@ constexpr double kBytes = 64, kShares = 1.5;  // above: pixels of 0 to 255, belo
 std::optional<double> multiple_at(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                                   const std::string& value, double largest) {
   if (!node.is("Conv") || node.inputs()[0] != value) return std::nullopt;
-  const auto* weight = graph::float_constant(model, index, node, graph::kWeightInput);
-  const auto* bias = graph::float_constant(model, index, node, 2);
+  const auto* weight = graph::float32_constant(model, index, node, graph::kWeightInput);
+  const auto* bias = graph::float32_constant(model, index, node, 2);
   if (weight == nullptr || weight->dims.empty() || weight->dims[0] < 1) return std::nullopt;
   const auto channels = static_cast<std::size_t>(weight->dims[0]);
   const auto weights = graph::floats_of(*weight);
@@ -48,7 +48,8 @@ std::optional<double> multiple_at(const onnx::Model& model, const graph::Index& 
 }
 
 // An input, and what only moves its values or puts others around them.
-std::vector<std::string> moved(const onnx::Model& model, const graph::Index& index, const std::string& input) {
+std::vector<std::string> input_and_moved_copies(const onnx::Model& model, const graph::Index& index,
+                                                const std::string& input) {
   using graph::Trait;
   std::vector<std::string> values{input};
   for (std::size_t v = 0; v < values.size(); ++v) {
@@ -62,11 +63,11 @@ std::vector<std::string> moved(const onnx::Model& model, const graph::Index& ind
   return values;
 }
 
-std::string scale_of(const onnx::Model& model, const graph::Index& index, const std::string& input,
-                     const calibration::Summary& seen) {
+std::string note_on_input_scale(const onnx::Model& model, const graph::Index& index, const std::string& input,
+                                const calibration::Summary& seen) {
   const float low = seen.extremes.lowest(), high = seen.extremes.highest();
   const double largest = std::max(std::abs(low), std::abs(high));
-  for (const auto& value : moved(model, index, input)) {
+  for (const auto& value : input_and_moved_copies(model, index, input)) {
     for (const int reader : index.consumers(value)) {
       const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
       const auto multiple = multiple_at(model, index, node, value, largest);
@@ -86,7 +87,7 @@ std::string scale_of(const onnx::Model& model, const graph::Index& index, const 
 // Axis 0 of an embedding, as a rule.
 std::optional<std::pair<std::string, std::int64_t>> table_of(const onnx::Model& model, const graph::Index& index,
                                                              const std::string& input) {
-  for (const auto& value : moved(model, index, input)) {
+  for (const auto& value : input_and_moved_copies(model, index, input)) {
     for (const int reader : index.consumers(value)) {
       const auto& node = model.graph.nodes[static_cast<std::size_t>(reader)];
       if (!node.is("Gather") || node.inputs()[1] != value) continue;
@@ -160,7 +161,7 @@ std::vector<std::string> suspicions(const onnx::Model& model, const calibration:
     if (seen.extremes.lowest() == seen.extremes.highest() && seen.count > 1) {
       notes.push_back(fmt::format("input '{}' is {:.4g} everywhere, in all samples: ranges found so fit no other data",
                                   input.name, seen.extremes.lowest() + 0.0F));
-    } else if (auto note = scale_of(model, index, input.name, seen); !note.empty()) {
+    } else if (auto note = note_on_input_scale(model, index, input.name, seen); !note.empty()) {
       notes.push_back(std::move(note));
     }
   }

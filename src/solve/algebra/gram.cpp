@@ -47,7 +47,7 @@ GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& k
   form_.input_sum.resize(inputs_.rows);
   form_.target_sum.resize(targets_.rows);
   form_.target_norm.resize(targets_.rows);
-  if (ShiftedSums::pay(geometry)) shifted_.emplace(geometry, kernels, threads);
+  if (ShiftedSums::saves_work(geometry)) shifted_.emplace(geometry, kernels, threads);
   plan_items();
 }
 

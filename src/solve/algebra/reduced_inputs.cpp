@@ -39,7 +39,7 @@ std::vector<float> combine(const InputMatrix& x, const std::vector<float>& basis
   return out;
 }
 
-struct Picked {
+struct PartialFactor {
   std::size_t count = 0;
   std::size_t room = 0;       // for as many
   std::vector<float> factor;  // L with L Lᵀ ≈ the matrix: row i begins at i · room
@@ -47,8 +47,8 @@ struct Picked {
 };
 
 /// Of a matrix of n × n, until at most `may_leave` is left or `most` are picked.
-Picked pick(std::span<const float> matrix, std::size_t n, double may_leave, std::size_t most) {
-  Picked picked{0, most, std::vector<float>(n * most), 0};
+PartialFactor pivoted_cholesky(std::span<const float> matrix, std::size_t n, double may_leave, std::size_t most) {
+  PartialFactor picked{0, most, std::vector<float>(n * most), 0};
   std::vector<double> left(n);
   for (std::size_t i = 0; i < n; ++i) left[i] = matrix[i * n + i];
   const double least = n == 0 ? 0 : kLeastSquare * *std::max_element(left.begin(), left.end());
@@ -71,7 +71,8 @@ Picked pick(std::span<const float> matrix, std::size_t n, double may_leave, std:
 }
 
 /// With Lᵀ L = F Fᵀ the columns of U = L F⁻ᵀ are orthonormal; n × picked.count.
-std::vector<float> orthonormal(const Picked& picked, std::size_t n, const Kernels& kernels, std::size_t threads) {
+std::vector<float> orthonormal(const PartialFactor& picked, std::size_t n, const Kernels& kernels,
+                               std::size_t threads) {
   const std::size_t count = picked.count;
   std::vector<float> squares(count * count), basis(n * count);
   Gemm inner = gemm_of(count, count, n, false);
@@ -90,8 +91,8 @@ std::vector<float> orthonormal(const Picked& picked, std::size_t n, const Kernel
 
 }  // namespace
 
-std::vector<double> powers(const InputMatrix& x) {
-  if (x.pixels != nullptr) return powers(*x.pixels);
+std::vector<double> input_powers(const InputMatrix& x) {
+  if (x.pixels != nullptr) return input_powers(*x.pixels);
   std::vector<double> power(x.fan_in);
   for (std::size_t c = 0; c < x.n; ++c) {
     for (std::size_t j = 0; j < x.fan_in; ++j) {
@@ -106,7 +107,7 @@ ReducedInputs reduce_inputs(const InputMatrix& x, std::span<const float> targets
                             double may_lose, const Kernels& kernels, std::size_t threads) {
   const std::size_t n = x.n, rows = targets.size() / std::max<std::size_t>(n, 1);
   const double total = std::accumulate(power.begin(), power.end(), 0.0);
-  const Picked picked = pick(products(x, kernels, threads), n, may_lose, n);
+  const PartialFactor picked = pivoted_cholesky(products(x, kernels, threads), n, may_lose, n);
   if (picked.count == 0) return {1, std::vector<float>(x.fan_in), std::vector<float>(rows), total};
   const std::size_t count = picked.count;
   const std::vector<float> basis = orthonormal(picked, n, kernels, threads);
@@ -123,7 +124,7 @@ ReducedInputs reduce_inputs(const InputMatrix& x, std::span<const float> targets
 
 std::optional<ReducedInputs> inputs_of_gram(std::span<const float> gram, std::size_t fan_in, double may_lose,
                                             std::size_t most) {
-  const Picked picked = pick(gram, fan_in, may_lose, most);
+  const PartialFactor picked = pivoted_cholesky(gram, fan_in, may_lose, most);
   if (picked.left > may_lose) return {};
   const std::size_t count = std::max<std::size_t>(picked.count, 1);  // what is left may be all
   ReducedInputs reduced{count, std::vector<float>(count * fan_in), {}, picked.left};

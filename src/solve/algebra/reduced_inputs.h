@@ -20,7 +20,7 @@ struct InputMatrix {
 };
 
 /// For each weight, the sum of the squared inputs that it is multiplied with.
-std::vector<double> powers(const InputMatrix& x);
+std::vector<double> input_powers(const InputMatrix& x);
 
 /// Z = Uᵀ X in place of X, and Uᵀ Y in place of the targets, where U has few orthonormal columns of n entries. Squared
 /// errors |X w − y|² become smaller by a constant, and by at most `lost` · |w|².
@@ -34,8 +34,8 @@ struct ReducedInputs {
 /// U spans the products of all positions with those that are picked, one after the other: each time the
 /// position that those before it explain least, until what they leave of the squared inputs is at most `may_lose`
 /// (pivoted Cholesky of X Xᵀ: Harbrecht, Peters and Schneider 2012, "On the low-rank approximation by the pivoted
-/// Cholesky decomposition"). `targets` is rows × n or empty, `power` is powers(). The result is the same for any number
-/// of threads.
+/// Cholesky decomposition"). `targets` is rows × n or empty, `power` is input_powers(). The result is the same for any
+/// number of threads.
 ReducedInputs reduce_inputs(const InputMatrix& x, std::span<const float> targets, std::span<const double> power,
                             double may_lose, const Kernels& kernels, std::size_t threads);
 

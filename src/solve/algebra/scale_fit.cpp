@@ -6,8 +6,8 @@
 
 namespace detent::solve {
 
-OutputSums output_sums(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
-                       std::size_t threads) {
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
+                                       std::size_t threads) {
   const std::size_t k = weights.fan_in, group_rows = weights.rows / form.groups;
   const auto n = static_cast<double>(form.positions);
   OutputSums sums{std::vector<RowSums>(weights.rows), form.positions};

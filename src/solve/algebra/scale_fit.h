@@ -23,10 +23,11 @@ struct OutputSums {
   std::uint64_t positions = 0;
 };
 
-OutputSums output_sums(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
-                       std::size_t threads);
-OutputSums output_sums(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
-                       LayerSamples& samples, const Kernels& kernels, const SolveControl& control);
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
+                                       std::size_t threads);
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                       const SolveControl& control);
 
 /// Multiplies each scale by the factor that leaves the error of the rows that share it without a part that follows the
 /// targets: sum of (y − t) t = 0. With `best_bias` the bias moves along, and sums are about means. A factor that is not

@@ -23,7 +23,7 @@ std::size_t shift_count(const Shape& kernel) {
 
 }  // namespace
 
-bool ShiftedSums::pay(const LayerGeometry& g) {
+bool ShiftedSums::saves_work(const LayerGeometry& g) {
   const std::size_t elements = product_of(g.kernel);
   return g.kind == LayerKind::convolution && g.groups == 1 && g.inputs >= kLeastChannels && g.kernel.size() <= kAxes &&
          std::all_of(g.strides.begin(), g.strides.end(), [](auto s) { return s == 1; }) &&

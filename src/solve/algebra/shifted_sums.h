@@ -20,7 +20,7 @@ namespace detent::solve {
 class ShiftedSums {
  public:
   /// Whether a layer has such shifts, and enough of them to take a third of the operations or less.
-  static bool pay(const LayerGeometry& geometry);
+  static bool saves_work(const LayerGeometry& geometry);
 
   ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads);
 

@@ -35,7 +35,7 @@ double shrinkage(const Gram& gram) {
   return chance < power ? chance / power : 1;
 }
 
-bool fits(const Judge& judge, std::size_t rows) {
+bool fits(const GramOrInputRows& judge, std::size_t rows) {
   if (const auto* gram = std::get_if<Gram>(&judge)) return gram->rows == rows && gram->values.size() == rows * rows;
   const auto& inputs = std::get<InputRows>(judge);
   return inputs.rows == rows && inputs.values.size() == rows * inputs.positions;
@@ -102,7 +102,7 @@ void stored_difference(std::span<const float> columns, const quantization::Block
   }
 }
 
-std::vector<double> column_errors(const Judge& judge, std::span<const float> columns,
+std::vector<double> column_errors(const GramOrInputRows& judge, std::span<const float> columns,
                                   const quantization::BlockWeight& weight, const Kernels& kernels,
                                   std::size_t threads) {
   const auto rows = static_cast<std::size_t>(weight.rows), count = static_cast<std::size_t>(weight.columns);

@@ -35,7 +35,7 @@ struct InputRows {
 };
 
 /// What errors are told by.
-using Judge = std::variant<Gram, InputRows>;
+using GramOrInputRows = std::variant<Gram, InputRows>;
 
 /// The matrix A that stands for a Gram matrix G while weights are fitted, so that they do not follow the chance in a
 /// few samples: A_ij = keep · G_ij, A_ii = keep · G_ii + more_i.
@@ -62,7 +62,7 @@ inline constexpr std::size_t kColumnsTogether = 128;
 
 /// For each column the sum over positions of (x·w - x·ŵ)², x being the inputs, w the column and ŵ what is stored of it.
 /// Memory: for each thread two rows of kColumnsTogether columns.
-std::vector<double> column_errors(const Judge& judge, std::span<const float> columns,
+std::vector<double> column_errors(const GramOrInputRows& judge, std::span<const float> columns,
                                   const quantization::BlockWeight& weight, const Kernels& kernels, std::size_t threads);
 
 /// Ŵ − W of the columns [first, first + count), in `rows` floats each.

@@ -79,8 +79,8 @@ void move_scale(std::size_t first, std::size_t last, const Lanes& by, const Lane
 // Gives each of the places [first, last) its best integer, the last of them first. `kept`: weights of 0 keep theirs;
 // null: none do. A change has to be worth more than the rounding errors of float sums.
 DETENT_VECTOR_CLONES
-void turn_integers(const Near& near, std::size_t first, std::size_t last, const BlockGrids& grids, const Lanes* kept,
-                   Lanes* steps, Lanes* residual, Lanes* change) {
+void refine_integers(const Near& near, std::size_t first, std::size_t last, const BlockGrids& grids, const Lanes* kept,
+                     Lanes* steps, Lanes* residual, Lanes* change) {
   constexpr float kShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds
   constexpr float kHalf = 0.5001F;
   const BlockGrids g = grids;
@@ -122,7 +122,7 @@ void add_lanes(const Lanes* from, std::size_t count, Lanes* to) {
 
 // The scale moved along its gradient to where the error is least: by how much, as a float has it. 0 where it would get
 // another sign, or where nothing is gained.
-float move_of(float scale, double gradient, double curve, int largest) {
+float best_scale_change(float scale, double gradient, double curve, int largest) {
   if (!(curve > 0) || scale == 0) return 0;
   const auto made = static_cast<float>(scale - gradient / curve);
   if (!std::isfinite(made * static_cast<float>(largest)) || !(made / scale > 0)) return 0;
@@ -192,8 +192,8 @@ void BlockRefinement::refine(BlockColumns& columns, Work& work, std::size_t c, s
       fit_scale(columns, work, c, part, column);
       const auto grids =
           grids_of(columns.made, columns.first + column, std::min(kLanes, columns.count - column), part.block);
-      turn_integers(near, first, last, grids, keep_zeros_ ? work.weights.data() : nullptr, work.steps.data(),
-                    work.gradient.data(), work.moved.data());
+      refine_integers(near, first, last, grids, keep_zeros_ ? work.weights.data() : nullptr, work.steps.data(),
+                      work.gradient.data(), work.moved.data());
     }
     fit_scale(columns, work, c, part, column);
     multiply(near, first, last, last, places, work.moved.data(), work.product.data());
@@ -216,7 +216,7 @@ void BlockRefinement::fit_scale(BlockColumns& columns, Work& work, std::size_t c
   const auto blocks = static_cast<std::size_t>(made.blocks());
   for (std::size_t l = 0; l < std::min(kLanes, columns.count - column); ++l) {
     float& scale = made.scales[(columns.first + column + l) * blocks + part.block];
-    by.at[l] = move_of(scale, gradient.at[l], curve.at[l], made.format.largest());
+    by.at[l] = best_scale_change(scale, gradient.at[l], curve.at[l], made.format.largest());
     scale += by.at[l];
   }
   move_scale(first, last, by, work.steps.data(), work.product.data(), work.gradient.data(), work.moved.data());
@@ -243,7 +243,7 @@ void BlockRefinement::fit_long_blocks(BlockColumns& columns, Work& work) const {
         curve += static_cast<double>(work.spare[i]) * work.spare[i];
       }
       float& scale = made.scales[(columns.first + n) * blocks + block];
-      const float by = move_of(scale, gradient, curve, made.format.largest());
+      const float by = best_scale_change(scale, gradient, curve, made.format.largest());
       scale += by;
       for (std::size_t i = n; i < work.spare.size(); i += kColumnsTogether) columns.errors[i] += by * work.spare[i];
     }

@@ -34,10 +34,10 @@ double sum_of(const std::vector<double>& values) { return std::accumulate(values
 
 std::size_t usual_refinements(std::size_t rows) { return rows <= 1024 ? 4 : 2; }
 
-BlockSolver::BlockSolver(const Gram& gram, const std::optional<Judge>& held_back, const BlockFormat& format,
+BlockSolver::BlockSolver(const Gram& gram, const std::optional<GramOrInputRows>& held_back, const BlockFormat& format,
                          const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads)
     : gram_(gram),
-      judge_(held_back ? *held_back : Judge(gram)),
+      judge_(held_back ? *held_back : GramOrInputRows(gram)),
       format_(format),
       options_(options),
       kernels_(kernels),

@@ -48,8 +48,9 @@ struct BlockSolution {
 class BlockSolver {
  public:
   /// Refers to the sums. `held_back`: of samples that are not in `gram`; decides what automatic keeps.
-  BlockSolver(const Gram& gram, const std::optional<Judge>& held_back, const quantization::BlockFormat& format,
-              const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads);
+  BlockSolver(const Gram& gram, const std::optional<GramOrInputRows>& held_back,
+              const quantization::BlockFormat& format, const BlockSolverOptions& options, const Kernels& kernels,
+              std::size_t threads);
 
   /// `against`: what errors are told of, where `columns` are not the weights themselves, but those that sparsity left.
   BlockSolution solve(std::span<const float> columns, std::span<const float> against = {}) const;
@@ -62,7 +63,7 @@ class BlockSolver {
   quantization::BlockWeight searched(std::span<const float> columns) const;
 
   Gram gram_;
-  Judge judge_;
+  GramOrInputRows judge_;
   quantization::BlockFormat format_;
   BlockSolverOptions options_;
   const Kernels& kernels_;

@@ -112,8 +112,8 @@ std::size_t count_moving(const float* h, std::size_t count) {
 }
 
 DETENT_VECTOR_CLONES
-void adaround_values(const std::int32_t* __restrict base, std::int32_t zero, const float* __restrict h,
-                     std::size_t count, float* __restrict out) {
+void soft_quantized_weights(const std::int32_t* __restrict base, std::int32_t zero, const float* __restrict h,
+                            std::size_t count, float* __restrict out) {
   for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(base[i] - zero) + h[i];
 }
 

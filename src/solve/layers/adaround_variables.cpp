@@ -140,7 +140,7 @@ void AdaRoundVariables::leave_out_settled(std::size_t row, std::size_t piece) {
 }
 
 /// Puts all in the order of the weights again.
-void AdaRoundVariables::spread() {
+void AdaRoundVariables::restore_weight_order() {
   std::array<float, kPiece> v{}, mean{}, square{};
   for (std::size_t b = 0; b < moving_.size(); ++b) {
     const std::size_t first = b % pieces() * piece_, at = b / pieces() * fan_in_ + first;

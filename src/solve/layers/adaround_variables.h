@@ -41,7 +41,7 @@ void adaround_step(const AdaRoundRow& row, const float* slope, const float* offs
 /// How many of these are neither 0 nor 1.
 std::size_t count_moving(const float* h, std::size_t count);
 /// out = base − zero + h.
-void adaround_values(const std::int32_t* base, std::int32_t zero, const float* h, std::size_t count, float* out);
+void soft_quantized_weights(const std::int32_t* base, std::int32_t zero, const float* h, std::size_t count, float* out);
 
 /// What the gradients of a block's weights are multiplied with.
 struct AdaRoundFactors {
@@ -72,7 +72,7 @@ class AdaRoundVariables {
   /// base − zero + h of a part of a row that lies within one block: its quantized weights in units of the scale.
   void values(std::size_t row, Patches::Range part, std::int32_t zero, float* out) const {
     const std::size_t at = row * fan_in_ + part.first;
-    adaround_values(base_.data() + at, zero, h_.data() + at, part.last - part.first, out);
+    soft_quantized_weights(base_.data() + at, zero, h_.data() + at, part.last - part.first, out);
   }
   /// Weights of a part of a row that step() takes: whole pieces, at most kPiece weights.
   std::size_t part_size() const noexcept { return kPiece / piece_ * piece_; }
@@ -90,7 +90,7 @@ class AdaRoundVariables {
   /// All that step() changes, each in the order of the weights.
   template <class Archive>
   void visit_state(Archive& archive) {
-    spread();
+    restore_weight_order();
     archive(v_);
     archive(mean_);
     archive(square_);
@@ -104,7 +104,7 @@ class AdaRoundVariables {
   void step_piece(std::size_t row, std::size_t piece, const float* slope, const float* offset, float factor,
                   const AdaRoundStep& step);
   void leave_out_settled(std::size_t row, std::size_t piece);
-  void spread();
+  void restore_weight_order();
 
   std::size_t fan_in_;
   std::size_t block_;  // weights of a block of scales

@@ -43,12 +43,12 @@ std::size_t device_piece_positions(const LayerGeometry& g) {
   return std::max<std::size_t>(kPieceBytes / sizeof(float) / std::max<std::size_t>(rows, 1) / 16 * 16, 256);
 }
 
-bool multiplies_narrow(DevicePrecision precision, std::size_t positions) {
+bool multiplies_in_bfloat16(DevicePrecision precision, std::size_t positions) {
   return precision == DevicePrecision::bfloat16 && positions % 8 == 0;
 }
 
-bool passes_narrow(DevicePrecision precision, const LayerGeometry& g, std::size_t rows) {
-  return g.kind == LayerKind::product && multiplies_narrow(precision, static_cast<std::size_t>(g.fan_in())) &&
+bool passes_in_bfloat16(DevicePrecision precision, const LayerGeometry& g, std::size_t rows) {
+  return g.kind == LayerKind::product && multiplies_in_bfloat16(precision, static_cast<std::size_t>(g.fan_in())) &&
          rows % 8 == 0;
 }
 
@@ -70,7 +70,7 @@ std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t 
   // slope, offset and integers.
   constexpr std::uint64_t kArrays = 2 + 9;
   return sizeof(float) * (matrix + kArrays * values + 12 * rows) +
-         (multiplies_narrow(precision, positions) ? kBfloat16 * (matrix + values) : 0) + iterations * 16 +
+         (multiplies_in_bfloat16(precision, positions) ? kBfloat16 * (matrix + values) : 0) + iterations * 16 +
          24 * kDeviceMemoryUnit;
 }
 
@@ -81,7 +81,7 @@ std::uint64_t pass_bytes(const LayerGeometry& g, const Shape& input_shape, std::
   if (g.kind == LayerKind::product) {
     const auto fan_in = static_cast<std::uint64_t>(g.fan_in());
     const std::uint64_t narrow =
-        passes_narrow(precision, g, rows) ? kBfloat16 * (positions * (fan_in + rows) + rows * fan_in) : 0;
+        passes_in_bfloat16(precision, g, rows) ? kBfloat16 * (positions * (fan_in + rows) + rows * fan_in) : 0;
     return sizeof(float) * positions * outputs + narrow + 4 * kDeviceMemoryUnit;
   }
   const std::uint64_t piece = std::min<std::uint64_t>(positions, device_piece_positions(g));
@@ -130,7 +130,7 @@ DeviceNeed device_need(const LayerGeometry& g, const Shape& input_shape, bool st
         streamed ? pass_rows_bytes(g, input_shape, range.count(), config.num_iterations, precision)
                  : kMatmulScratch + gram_rows_bytes(range.count(), own_groups, static_cast<std::size_t>(g.fan_in()),
                                                     config.num_iterations, precision);
-    const std::uint64_t descent = streamed && descends(config) && descends_by_sums(g)
+    const std::uint64_t descent = streamed && uses_sample_descent(config) && descends_by_sums(g)
                                       ? descent_bytes(g, input_shape, range.count(), own_groups)
                                       : 0;
     need.solving.push_back(std::max({solving, errors, descent}));

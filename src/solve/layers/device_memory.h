@@ -32,9 +32,9 @@ std::size_t device_piece_positions(const LayerGeometry& geometry);
 
 /// Whether products with rows of so many inputs are made in bfloat16: rows of 16 bytes have a fast way, the others stay
 /// in float32.
-bool multiplies_narrow(DevicePrecision precision, std::size_t positions);
+bool multiplies_in_bfloat16(DevicePrecision precision, std::size_t positions);
 /// The same of a layer's mini-batches: of matrix products only, where inputs and outputs are rows.
-bool passes_narrow(DevicePrecision precision, const LayerGeometry& geometry, std::size_t rows);
+bool passes_in_bfloat16(DevicePrecision precision, const LayerGeometry& geometry, std::size_t rows);
 
 /// Sums over samples of this shape.
 std::uint64_t gram_sums_bytes(const LayerGeometry& geometry, const Shape& input_shape);

@@ -62,7 +62,8 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
   }
   cost.flops += static_cast<double>(coordinate_sweeps(config)) * 3 * product + 2 * kErrorFlops * product;
   double tiles = rows * static_cast<double>(tile_positions(static_cast<std::size_t>(rows)));
-  if (ShiftedSums::pay(geometry)) tiles += static_cast<double>(ShiftedSums::bytes(geometry, threads) / sizeof(float));
+  if (ShiftedSums::saves_work(geometry))
+    tiles += static_cast<double>(ShiftedSums::bytes(geometry, threads) / sizeof(float));
   cost.bytes = static_cast<std::uint64_t>(sizeof(float) * (matrix + s.weights + std::max(state, tiles)));
   return cost;
 }

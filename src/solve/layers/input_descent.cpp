@@ -58,7 +58,7 @@ void InputDescent::add_rest(RowRange rows, const std::vector<float>& changes, st
                 view_.inputs + first * view_.leading, view_.leading, rest.data() + first, n);
 }
 
-std::vector<float> InputDescent::rest(RowRange rows, const Integers& integers) const {
+std::vector<float> InputDescent::residual_of(RowRange rows, const Integers& integers) const {
   std::vector<float> rest(rows.count() * view_.count);
   add_rest(rows, changes(rows, integers), 0, view_.count, rest);
   return rest;
@@ -201,7 +201,9 @@ Gathered gather(const LayerGeometry& geometry, LayerSamples& samples, std::span<
 
 }  // namespace
 
-bool descends(const FinetuneConfig& config) { return config.drop_ratio >= 1 && coordinate_sweeps(config) > 0; }
+bool uses_sample_descent(const FinetuneConfig& config) {
+  return config.drop_ratio >= 1 && coordinate_sweeps(config) > 0;
+}
 
 Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
@@ -222,7 +224,7 @@ Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry
       const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
       const auto begin = static_cast<std::ptrdiff_t>(rows.first * k), end = static_cast<std::ptrdiff_t>(rows.last * k);
       Integers mine(result.begin() + begin, result.begin() + end);
-      std::vector<float> rest = descent.rest(rows, mine);
+      std::vector<float> rest = descent.residual_of(rows, mine);
       descent.keep_better(rows, mine, rest, {plain.begin() + begin, plain.begin() + end});
       descent.run(rows, coordinate_sweeps(config), mine, std::move(rest));
       std::copy(mine.begin(), mine.end(), result.begin() + begin);

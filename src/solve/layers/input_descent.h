@@ -33,7 +33,7 @@ class InputDescent {
   InputDescent(const QuantizedWeights& weights, const InputView& view, const Kernels& kernels, bool sweeps = true);
 
   /// The residual Ŵ X − Y for integers [rows, fan_in], which a sweep works on.
-  std::vector<float> rest(RowRange rows, const Integers& integers) const;
+  std::vector<float> residual_of(RowRange rows, const Integers& integers) const;
   /// Replaces rows of `best` by those of `other` that have a smaller residual. It costs little where `best` is better:
   /// a part of the positions mostly suffices to tell.
   void keep_better(RowRange rows, Integers& best, std::vector<float>& best_rest, const Integers& other) const;
@@ -66,7 +66,7 @@ std::vector<std::size_t> descent_positions(const LayerGeometry& geometry, const 
 float descent_ridge(double power, std::size_t fan_in, std::uint64_t positions);
 
 /// Whether it follows a streamed solver: not where inputs are mixed of both branches.
-bool descends(const FinetuneConfig& config);
+bool uses_sample_descent(const FinetuneConfig& config);
 
 /// A solution's integers, improved on the same number of positions of each sample, drawn by config.seed. Rows for which
 /// nearest rounding is better go back to it, then coordinate_sweeps() follow. Threads do not change the result.

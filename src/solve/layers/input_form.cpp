@@ -19,8 +19,8 @@ constexpr double kPositionsShare = 0.8;    // beyond, products with the Gram mat
 constexpr std::size_t kLeastElements = 4;  // of a kernel, for pixels to pay
 constexpr std::size_t kMostPixels = std::size_t{1} << 24;  // as floats can count
 
-double mean_squared_error(const QuantizedWeights& weights, const InputForm& form, const Solution& solution,
-                          const Kernels& kernels) {
+double mean_squared_output_error(const QuantizedWeights& weights, const RawInputs& form, const Solution& solution,
+                                 const Kernels& kernels) {
   if (form.positions == 0) return 0;
   const std::size_t n = form.positions, k = weights.fan_in;
   const std::vector<float> spelled_out = form.pixels.count > 0 ? im2col(form.pixels) : std::vector<float>();
@@ -77,7 +77,7 @@ FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& k
 
 void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
   const std::size_t all = Patches(geometry_, input_shape).positions();
-  const bool cheap = target.empty() && ShiftedSums::pay(geometry_) && all <= kTimesByShifts * most_of_sample_;
+  const bool cheap = target.empty() && ShiftedSums::saves_work(geometry_) && all <= kTimesByShifts * most_of_sample_;
   auto positions = draw_positions(all, cheap ? all : most_of_sample_, seed_, count_++);
   std::sort(positions.begin(), positions.end());  // what lies together is read together
   positions_ += positions.size();
@@ -143,9 +143,9 @@ Pixels FormAccumulator::pixels() const {
   return pixels;
 }
 
-AnyForm FormAccumulator::take() {
+GramFormOrRawInputs FormAccumulator::take() {
   if (gram_) return gram_->take();
-  InputForm form;
+  RawInputs form;
   form.positions = positions_;
   form.pixels = pixels();
   const auto fan_in = static_cast<std::size_t>(geometry_.fan_in());
@@ -172,15 +172,15 @@ AnyForm FormAccumulator::take() {
   return form;
 }
 
-Solution solve(const QuantizedWeights& weights, const AnyForm& any, std::span<const float> bias,
+Solution solve(const QuantizedWeights& weights, const GramFormOrRawInputs& any, std::span<const float> bias,
                const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
   return std::visit([&](const auto& form) { return solve(weights, form, bias, config, kernels, control); }, any);
 }
 
-double mean_squared_error(const QuantizedWeights& weights, const AnyForm& any, const Solution& solution,
-                          const Kernels& kernels) {
-  if (const auto* gram = std::get_if<GramForm>(&any)) return mean_squared_error(weights, *gram, solution);
-  return mean_squared_error(weights, std::get<InputForm>(any), solution, kernels);
+double mean_squared_output_error(const QuantizedWeights& weights, const GramFormOrRawInputs& any,
+                                 const Solution& solution, const Kernels& kernels) {
+  if (const auto* gram = std::get_if<GramForm>(&any)) return mean_squared_output_error(weights, *gram, solution);
+  return mean_squared_output_error(weights, std::get<RawInputs>(any), solution, kernels);
 }
 
 }  // namespace detent::solve

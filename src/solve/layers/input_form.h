@@ -19,14 +19,14 @@ namespace detent::solve {
 
 /// The terms that a Gram form sums up. The Gram matrix of N positions has rank N: where N is far below fan_in, matrices
 /// of N × fan_in and N × N replace those of fan_in × fan_in.
-struct InputForm {
+struct RawInputs {
   std::size_t positions = 0;
   std::vector<float> inputs;   // [positions, fan_in]; empty where there are pixels
   std::vector<float> targets;  // [outputs, positions]; empty: symmetric, with the bias as it is
   Pixels pixels;
 };
 
-using AnyForm = std::variant<GramForm, InputForm>;
+using GramFormOrRawInputs = std::variant<GramForm, RawInputs>;
 
 /// Up to how many positions the input form is used; above, or where it is 0, the Gram form is. It depends on the
 /// geometry and on the method: up to there, the input form takes less memory and time.
@@ -52,7 +52,7 @@ class FormAccumulator {
   /// `target` is empty in all samples where targets are symmetric.
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
   /// The form of all that was added. The accumulator cannot be used again.
-  AnyForm take();
+  GramFormOrRawInputs take();
 
  private:
   struct Sample {
@@ -81,7 +81,7 @@ class FormAccumulator {
 bool inputs_pay(std::size_t groups, std::size_t fan_in, const FinetuneConfig& config);
 
 /// As solve() of solver.h, by GPTQ.
-Solution solve(const QuantizedWeights& weights, const InputForm& form, std::span<const float> bias,
+Solution solve(const QuantizedWeights& weights, const RawInputs& form, std::span<const float> bias,
                const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
 
 /// GPTQ for a symmetric Gram form whose matrix has low rank, up to what damping hides anyway; else nothing.
@@ -90,9 +90,9 @@ std::optional<Integers> gptq_on_inputs(const QuantizedWeights& weights, const Gr
                                        const SolveControl& control);
 
 /// For whichever form it is; the error is the mean over all output elements.
-Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
+Solution solve(const QuantizedWeights& weights, const GramFormOrRawInputs& form, std::span<const float> bias,
                const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control);
-double mean_squared_error(const QuantizedWeights& weights, const AnyForm& form, const Solution& solution,
-                          const Kernels& kernels);
+double mean_squared_output_error(const QuantizedWeights& weights, const GramFormOrRawInputs& form,
+                                 const Solution& solution, const Kernels& kernels);
 
 }  // namespace detent::solve

@@ -143,7 +143,7 @@ class Solver {
     for (std::size_t i = 0; i < plain.size(); ++i) plain[i] = weights_.quantize(rows.first + i / k_, i % k_, values[i]);
     std::vector<float> rest(rows.count() * n_);
     Integers best = round(rows, values, rest);
-    if (view_.targets != nullptr) rest = descent_.rest(rows, best);
+    if (view_.targets != nullptr) rest = descent_.residual_of(rows, best);
     descent_.keep_better(rows, best, rest, plain);
     descent_.run(rows, sweeps_, best, std::move(rest));
     std::copy(best.begin(), best.end(), integers.begin() + static_cast<std::ptrdiff_t>(rows.first * k_));
@@ -235,7 +235,7 @@ Integers rounded(const Problem& problem, std::size_t sweeps, const Kernels& kern
 
 }  // namespace
 
-Solution solve(const QuantizedWeights& weights, const InputForm& form, std::span<const float> bias,
+Solution solve(const QuantizedWeights& weights, const RawInputs& form, std::span<const float> bias,
                const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
   Solution solution = nearest(weights, bias);
   if (form.positions == 0) return solution;
@@ -250,7 +250,7 @@ Solution solve(const QuantizedWeights& weights, const InputForm& form, std::span
   } else {
     for (std::size_t i = 0; i < targets.size() && !bias.empty(); ++i) targets[i] -= bias[i / n];
   }
-  const std::vector<double> power = powers(inputs);
+  const std::vector<double> power = input_powers(inputs);
   const Damping damping(config, power);
   const Problem problem(weights, reduce_inputs(inputs, targets, power, damping.may_lose, kernels, control.threads),
                         damping.lambda, config.activation_order, power);

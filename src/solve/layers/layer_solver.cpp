@@ -20,7 +20,7 @@ class CpuSolver final : public LayerSolver {
   std::unique_ptr<GramSums> sums(const LayerGeometry& geometry, std::size_t threads) override {
     return std::make_unique<GramAccumulator>(geometry, kernels_, threads);
   }
-  Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
+  Solution solve(const QuantizedWeights& weights, const GramFormOrRawInputs& form, std::span<const float> bias,
                  const FinetuneConfig& config, const SolveControl& control) override {
     return solve::solve(weights, form, bias, config, kernels_, control);
   }

@@ -32,7 +32,7 @@ class LayerSolver {
                             bool streamed, const FinetuneConfig& config) = 0;
   /// `threads` of the host.
   virtual std::unique_ptr<GramSums> sums(const LayerGeometry& geometry, std::size_t threads) = 0;
-  virtual Solution solve(const QuantizedWeights& weights, const AnyForm& form, std::span<const float> bias,
+  virtual Solution solve(const QuantizedWeights& weights, const GramFormOrRawInputs& form, std::span<const float> bias,
                          const FinetuneConfig& config, const SolveControl& control) = 0;
   virtual Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry,
                                   std::span<const float> bias, LayerSamples& samples, const FinetuneConfig& config,

@@ -37,7 +37,7 @@ void MiniBatchSteps::run(RoundingVariables& variables, std::span<const MiniBatch
   };
   Outputs now = outputs_for(batches[0]);
   for_each_part([&](Patches::Range part) {
-    variables.values(rows_, part, values_.data());
+    variables.weights_over_scale(rows_, part, values_.data());
     add_outputs(batches[0], part, now);
   });
   std::vector<float> by_bias;

@@ -24,10 +24,10 @@ std::vector<std::size_t> draw_positions(std::size_t positions, std::size_t most,
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t first = i * positions / count;
     const std::size_t size = (i + 1) * positions / count - first;
-    drawn[i] = first + below(size, random_at(seed ^ kPositionSeed, turn, i)[0]);
+    drawn[i] = first + scale_to_bound(size, random_at(seed ^ kPositionSeed, turn, i)[0]);
   }
   for (std::size_t i = count; i > 1; --i) {
-    std::swap(drawn[i - 1], drawn[below(i, random_at(seed ^ kPositionSeed, turn, i - 1)[1])]);
+    std::swap(drawn[i - 1], drawn[scale_to_bound(i, random_at(seed ^ kPositionSeed, turn, i - 1)[1])]);
   }
   return drawn;
 }

@@ -35,7 +35,7 @@ std::vector<float> im2col(const Pixels& pixels) {
   return inputs;
 }
 
-std::vector<double> powers(const Pixels& pixels) {
+std::vector<double> input_powers(const Pixels& pixels) {
   std::vector<double> power(pixels.channels * pixels.elements), of_element(pixels.channels);
   for (std::size_t k = 0; k < pixels.elements; ++k) {
     const std::vector<float> seen = pixels.seen_by(k);

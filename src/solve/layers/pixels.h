@@ -25,7 +25,7 @@ struct Pixels {
 /// X, [positions, channels · elements].
 std::vector<float> im2col(const Pixels& pixels);
 /// For each column of X, the sum of its squares.
-std::vector<double> powers(const Pixels& pixels);
+std::vector<double> input_powers(const Pixels& pixels);
 /// X Xᵀ: sums of products of pixels.
 std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::size_t threads);
 /// Uᵀ X for U of [positions, count].

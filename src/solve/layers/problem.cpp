@@ -19,7 +19,7 @@ Solution nearest(const QuantizedWeights& weights, std::span<const float> bias) {
   return solution;
 }
 
-void keep_pairs(const QuantizedWeights& weights, std::vector<std::int32_t>& integers) {
+void limit_pair_sums(const QuantizedWeights& weights, std::vector<std::int32_t>& integers) {
   for (std::size_t m = 0; m < weights.rows; ++m) {
     const std::size_t begin = m * weights.fan_in;
     // How far the integer is beyond its weight, away from zero.
@@ -44,7 +44,7 @@ std::vector<float> relative_scales(const QuantizedWeights& weights) {
   return relative;
 }
 
-double mean_squared_error(const QuantizedWeights& weights, const GramForm& form, const Solution& solution) {
+double mean_squared_output_error(const QuantizedWeights& weights, const GramForm& form, const Solution& solution) {
   const Quadratic quadratic(weights, form, solution.bias, false);
   double sum = 0;
   for (const double error : quadratic.errors(weights, solution.integers, {0, weights.rows})) sum += error;

@@ -129,9 +129,9 @@ struct Solution {
 Solution nearest(const QuantizedWeights& weights, std::span<const float> bias);
 
 /// Moves the integers of pairs that add up to too much, as little as can be and those first that were rounded up most.
-void keep_pairs(const QuantizedWeights& weights, std::vector<std::int32_t>& integers);
+void limit_pair_sums(const QuantizedWeights& weights, std::vector<std::int32_t>& integers);
 
 /// Mean squared error over all output elements, by the Gram form; accumulated in double.
-double mean_squared_error(const QuantizedWeights& weights, const GramForm& form, const Solution& solution);
+double mean_squared_output_error(const QuantizedWeights& weights, const GramForm& form, const Solution& solution);
 
 }  // namespace detent::solve

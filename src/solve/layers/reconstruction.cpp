@@ -135,8 +135,9 @@ double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
 
-OutputSums output_sums(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
-                       LayerSamples& samples, const Kernels& kernels, const SolveControl& control) {
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                       const SolveControl& control) {
   Outputs outputs(weights, geometry, {solution.integers, {}}, kernels);
   OutputSums sums{std::vector<RowSums>(weights.rows), 0};
   for (std::size_t i = 0; i < samples.count(); ++i) {
@@ -162,7 +163,7 @@ OutputSums output_sums(const QuantizedWeights& weights, const LayerGeometry& geo
 std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
                                  const Solution& solution, LayerSamples& samples, const Kernels& kernels,
                                  const SolveControl& control) {
-  const OutputSums sums = output_sums(weights, geometry, solution, samples, kernels, control);
+  const OutputSums sums = sums_of_outputs_and_targets(weights, geometry, solution, samples, kernels, control);
   std::vector<float> bias = solution.bias;
   bias.resize(weights.rows);
   for (std::size_t m = 0; m < weights.rows && sums.positions > 0; ++m) {
@@ -171,10 +172,10 @@ std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeo
   return bias;
 }
 
-Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, const QuantizedWeights& fitted,
-                    Solution candidate,
-                    const std::function<double(const QuantizedWeights&, const Solution&)>& error_of) {
-  Kept kept;
+KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const float> bias,
+                            const QuantizedWeights& fitted, Solution candidate,
+                            const std::function<double(const QuantizedWeights&, const Solution&)>& error_of) {
+  KeptSolution kept;
   kept.solution = nearest(weights, bias);
   kept.nearest_error = kept.error = error_of(weights, kept.solution);
   const double error = error_of(fitted, candidate);

@@ -45,7 +45,7 @@ void convolve(const QuantizedWeights& weights, const LayerGeometry& geometry, co
 }
 
 /// Sums of the targets w x + b in place of those of the form's own targets y, but for a share of them.
-void retarget(GramForm& form, const QuantizedWeights& weights, std::span<const float> bias, const Aim& aim,
+void retarget(GramForm& form, const QuantizedWeights& weights, std::span<const float> bias, const TargetMixture& aim,
               const Kernels& kernels, std::size_t threads) {
   const std::size_t k = weights.fan_in, group_rows = weights.rows / form.groups;
   const auto n = static_cast<double>(form.positions);
@@ -77,7 +77,7 @@ void retarget(GramForm& form, const QuantizedWeights& weights, std::span<const f
 }
 
 /// Only the mean of the targets is wanted, and that only for the best bias.
-void retarget(InputForm& form, const QuantizedWeights& weights, bool best_bias, const Kernels& kernels,
+void retarget(RawInputs& form, const QuantizedWeights& weights, bool best_bias, const Kernels& kernels,
               std::size_t threads) {
   const std::size_t k = weights.fan_in, n = form.positions;
   if (!best_bias) {
@@ -139,14 +139,14 @@ std::vector<float> symmetric_targets(const QuantizedWeights& weights, const Laye
   return out;
 }
 
-void set_targets(AnyForm& any, const QuantizedWeights& weights, std::span<const float> bias, const Aim& aim,
-                 const Kernels& kernels, std::size_t threads) {
+void set_targets(GramFormOrRawInputs& any, const QuantizedWeights& weights, std::span<const float> bias,
+                 const TargetMixture& aim, const Kernels& kernels, std::size_t threads) {
   if (auto* form = std::get_if<GramForm>(&any)) {
     if (form->positions == 0) return;
     // GPTQ compensates for what rounding changes, and where no weights are better than W that is all it looks at.
     form->symmetric = aim.integers_only && aim.asymmetric_share == 0 && !aim.best_bias;
     if (!form->symmetric) retarget(*form, weights, bias, aim, kernels, threads);
-  } else if (auto& positions = std::get<InputForm>(any); positions.positions > 0) {
+  } else if (auto& positions = std::get<RawInputs>(any); positions.positions > 0) {
     retarget(positions, weights, aim.best_bias, kernels, threads);
   }
 }

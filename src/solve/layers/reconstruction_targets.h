@@ -30,7 +30,7 @@ std::vector<float> symmetric_targets(const QuantizedWeights& weights, const Laye
                                      std::span<const float> bias, const Shape& input_shape,
                                      std::span<const float> input, const Kernels& kernels, std::size_t threads);
 
-struct Aim {
+struct TargetMixture {
   float asymmetric_share = 0;
   bool best_bias = false;
   bool integers_only = false;  // the form is only used for one pass of a solver with takes_symmetric_form
@@ -39,7 +39,7 @@ struct Aim {
 /// Replaces a form's targets, which are asymmetric, by the mixture. With `best_bias` the mean of each output stays that
 /// of the asymmetric targets: one number for each output cannot overfit. An input form has so few positions that the
 /// share is 0.
-void set_targets(AnyForm& form, const QuantizedWeights& weights, std::span<const float> bias, const Aim& aim,
-                 const Kernels& kernels, std::size_t threads);
+void set_targets(GramFormOrRawInputs& form, const QuantizedWeights& weights, std::span<const float> bias,
+                 const TargetMixture& aim, const Kernels& kernels, std::size_t threads);
 
 }  // namespace detent::solve

@@ -20,7 +20,7 @@ RoundingVariables::RoundingVariables(const QuantizedWeights& weights, std::span<
   }
 }
 
-void RoundingVariables::values(RowRange rows, Patches::Range part, float* out) const {
+void RoundingVariables::weights_over_scale(RowRange rows, Patches::Range part, float* out) const {
   const std::size_t count = part.last - part.first;
   for (std::size_t m = rows.first; m < rows.last; ++m, out += count) {
     for_each_scale_block(weights_, m, part.first, part.last, [&](std::size_t first, std::size_t last, std::size_t b) {
@@ -49,7 +49,8 @@ void RoundingVariables::step(RowRange rows, Patches::Range part, const float* sl
     } else {
       adaquant_->step(m, part, slope, nullptr, 1.0F, adam);
     }
-    if (next != nullptr) values({m, m + 1}, part, next + (m - rows.first) * count);  // still in the nearest cache
+    if (next != nullptr)
+      weights_over_scale({m, m + 1}, part, next + (m - rows.first) * count);  // still in the nearest cache
   }
 }
 

@@ -23,7 +23,7 @@ class RoundingVariables {
                     double input_power);
 
   /// Quantized weights in units of their row's scale, for a part of each row: out[rows, part].
-  void values(RowRange rows, Patches::Range part, float* out) const;
+  void weights_over_scale(RowRange rows, Patches::Range part, float* out) const;
   float scale(std::size_t row) const { return weights_.row_scale(row); }
   /// Of all rows; null where there is none.
   const float* bias() const noexcept { return bias_.empty() ? nullptr : bias_.data(); }

@@ -21,7 +21,7 @@ std::size_t SampleOrder::at(std::uint64_t turn) {
   if (round != round_) {
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     for (std::size_t i = order_.size(); i > 1; --i)
-      std::swap(order_[i - 1], order_[below(i, random_at(seed_, round, i)[0])]);
+      std::swap(order_[i - 1], order_[scale_to_bound(i, random_at(seed_, round, i)[0])]);
     round_ = round;
   }
   return order_[turn % order_.size()];

@@ -29,7 +29,7 @@ class LayerSamples {
   /// Where the sample rests on disk: input, target and, if there is one, the float branch's input, in this order;
   /// nullopt when it does not, and only get() has it. A device can then read it past the host's memory
   /// (store::DeviceReader).
-  virtual std::optional<store::RestingRecord> resting(std::size_t) const { return std::nullopt; }
+  virtual std::optional<store::RecordOnDisk> resting(std::size_t) const { return std::nullopt; }
   /// Tells which samples get() will be called for next, so that they can be read ahead.
   virtual void prefetch(std::span<const std::size_t>) {}
 };

@@ -106,7 +106,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   check_has_streamed_form(*solver);
   Problem problem(weights, geometry, bias, samples, config, kernels, control);
   Solution solution = run(problem, config, control);
-  if (descends(config)) {
+  if (uses_sample_descent(config)) {
     solution.integers = descend_on_samples(weights, geometry, solution, samples, config, kernels, control);
   }
   if (config.rounding == WeightSolver::adaround && config.update_bias && !bias.empty()) {

@@ -19,8 +19,8 @@ namespace detent::solve {
 /// |Ŵ x + b − y|². The order and the mix follow from config.seed; the result is the same for any number of threads.
 ///
 /// The bias is trained along with the weights by AdaQuant if config.update_bias is set; AdaRound leaves it to
-/// streamed_bias(). Coordinate descent follows where descends() says so. Throws usage for GPTQ, which needs the Gram
-/// form.
+/// streamed_bias(). Coordinate descent follows where uses_sample_descent() says so. Throws usage for GPTQ, which needs
+/// the Gram form.
 Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
                         LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
                         const SolveControl& control);
@@ -35,7 +35,7 @@ std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeo
                                  const SolveControl& control);
 
 /// What is kept of a layer's solution, by the error on samples that it was not made from.
-struct Kept {
+struct KeptSolution {
   Solution solution;
   double error = 0;          // of what is kept
   double nearest_error = 0;  // of nearest rounding with the bias as it was
@@ -44,9 +44,9 @@ struct Kept {
 
 /// The candidate if it is better than nearest rounding there, else that. `error_of` is asked for both; the candidate's
 /// integers are in units of the scales of `fitted`, which may be `weights`.
-Kept keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, const QuantizedWeights& fitted,
-                    Solution candidate,
-                    const std::function<double(const QuantizedWeights&, const Solution&)>& error_of);
+KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const float> bias,
+                            const QuantizedWeights& fitted, Solution candidate,
+                            const std::function<double(const QuantizedWeights&, const Solution&)>& error_of);
 
 /// Mean square of the inputs, of a few samples.
 double input_power(LayerSamples& samples);

@@ -10,10 +10,10 @@
 namespace detent::solve {
 namespace {
 
-class Problem final : public AdaQuantIterations {
+class AdaQuantOnCpu final : public AdaQuantIterations {
  public:
-  Problem(const QuantizedWeights& weights, const Quadratic& quadratic, const FinetuneConfig& config,
-          const Kernels& kernels, const SolveControl& control)
+  AdaQuantOnCpu(const QuantizedWeights& weights, const Quadratic& quadratic, const FinetuneConfig& config,
+                const Kernels& kernels, const SolveControl& control)
       : weights_(weights),
         quadratic_(quadratic),
         config_(config),
@@ -100,7 +100,7 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
                   const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   if (form.positions == 0) return nearest(weights, {}).integers;
-  Problem problem(weights, quadratic, config, kernels, control);
+  AdaQuantOnCpu problem(weights, quadratic, config, kernels, control);
   return run(problem, config, control);
 }
 

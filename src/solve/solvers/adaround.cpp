@@ -12,10 +12,10 @@ namespace detent::solve {
 namespace {
 
 /// Rows are independent, so each piece goes through a whole interval by itself.
-class Problem final : public AdaRoundIterations {
+class AdaRoundOnCpu final : public AdaRoundIterations {
  public:
-  Problem(const QuantizedWeights& weights, const Quadratic& quadratic, const FinetuneConfig& config,
-          const Kernels& kernels, const SolveControl& control)
+  AdaRoundOnCpu(const QuantizedWeights& weights, const Quadratic& quadratic, const FinetuneConfig& config,
+                const Kernels& kernels, const SolveControl& control)
       : weights_(weights),
         quadratic_(quadratic),
         config_(config),
@@ -140,7 +140,7 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
                   const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control) {
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   if (form.positions == 0) return nearest(weights, {}).integers;
-  Problem problem(weights, quadratic, config, kernels, control);
+  AdaRoundOnCpu problem(weights, quadratic, config, kernels, control);
   return run(problem, config, control);
 }
 

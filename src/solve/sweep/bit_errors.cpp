@@ -32,10 +32,10 @@ double squared_error(std::span<const float> columns, const BlockWeight& found) {
 }
 
 // Answers for one weight after another, as soon as the sums over what they read are there.
-class Asking final : public GramReceiver {
+class BitErrorReceiver final : public GramReceiver {
  public:
-  Asking(const onnx::Model& model, const quantization::BlockPlacement& placement,
-         std::span<const BitQuestion> questions, WeightMethod method, const GramSweepOptions& options)
+  BitErrorReceiver(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                   std::span<const BitQuestion> questions, WeightMethod method, const GramSweepOptions& options)
       : model_(model),
         placement_(placement),
         questions_(questions),
@@ -71,7 +71,7 @@ class Asking final : public GramReceiver {
     const auto& tensor = model_.graph.initializers[shape.initializer];
     BitErrors found;
     found.nearest = nearest_error(tensor, shape, grams.judge());
-    const auto columns = some_columns(tensor, shape);
+    const auto columns = representative_columns(tensor, shape);
     const double energy = sum_of(errors_of(grams.judge(), columns, nothing_of(columns, shape)));
     for (const int bits : question.bits) {
       shape.format.bits = bits;
@@ -82,7 +82,7 @@ class Asking final : public GramReceiver {
     return found;
   }
 
-  double nearest_error(const onnx::Tensor& tensor, const BlockTensor& shape, const Judge& judge) const {
+  double nearest_error(const onnx::Tensor& tensor, const BlockTensor& shape, const GramOrInputRows& judge) const {
     constexpr std::int64_t kStripe = 8 * static_cast<std::int64_t>(kColumnsTogether);
     constexpr std::int64_t kMostValues = std::int64_t{1} << 23;
     const auto stripe = std::clamp(kMostValues / std::max<std::int64_t>(shape.rows, 1), std::int64_t{1}, kStripe);
@@ -101,7 +101,8 @@ class Asking final : public GramReceiver {
     return quantization::make_blocks(shape.rows, static_cast<std::int64_t>(columns.size()) / shape.rows, shape.format);
   }
 
-  std::vector<double> errors_of(const Judge& judge, std::span<const float> columns, const BlockWeight& found) const {
+  std::vector<double> errors_of(const GramOrInputRows& judge, std::span<const float> columns,
+                                const BlockWeight& found) const {
     return column_errors(judge, columns, found, kernels_, threads_);
   }
 
@@ -130,7 +131,7 @@ BitErrors bit_errors(const onnx::Tensor& tensor, const BlockTensor& shape, std::
       threads);
   const auto sums = all.for_each([](std::int64_t, const BlockWeight&) {});
   found.nearest = sums.squares > 0 ? sums.errors / sums.squares : 0;
-  const auto columns = some_columns(tensor, shape);
+  const auto columns = representative_columns(tensor, shape);
   const double energy = squared_error(
       columns,
       quantization::make_blocks(
@@ -151,7 +152,7 @@ std::vector<BitErrors> bit_errors(const onnx::Model& model, const graph::ValueTy
                                   const quantization::BlockPlacement& placement, std::span<const BitQuestion> questions,
                                   const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
                                   data::SampleSource& source, WeightMethod method, const GramSweepOptions& options) {
-  Asking asking(model, placement, questions, method, options);
+  BitErrorReceiver asking(model, placement, questions, method, options);
   sweep_grams(model, types, stages, runtime, source, options, asking);
   return asking.take();
 }

@@ -26,7 +26,7 @@ struct BitQuestion {
   std::vector<int> bits;
 };
 
-/// By the values themselves. The method is nearest or search. Columns are those of some_columns().
+/// By the values themselves. The method is nearest or search. Columns are those of representative_columns().
 BitErrors bit_errors(const onnx::Tensor& tensor, const quantization::BlockTensor& shape, std::span<const int> bits,
                      WeightMethod method, std::size_t threads);
 

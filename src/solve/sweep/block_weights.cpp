@@ -48,7 +48,7 @@ class Solving final : public GramReceiver {
       for (const auto t : input.tensors) solve(t, placement_.tensors[t], grams);
       return;
     }
-    const auto of_scaled = scaled(grams, scaling.factors);
+    const auto of_scaled = grams_of_scaled_inputs(grams, scaling.factors);
     for (const auto t : input.tensors) {
       auto shape = placement_.tensors[t];
       shape.row_factors = scaling.factors;

@@ -41,7 +41,7 @@ class LayerTaps final : public data::TapReceiver {
 /// one model runs a body more often than the other, or with other shapes, what has no partner is left out.
 class BodyPass {
  public:
-  /// The stages are what exec::Branch::look_into() gave; all must outlive the pass.
+  /// The stages are what exec::Branch::load_for_taps() gave; all must outlive the pass.
   BodyPass(exec::Stage& float_stage, exec::Stage& quantized_stage, const onnx::Model& quantized,
            std::vector<LayerProblem>& problems, LayerTuner& tuner, store::Spool& spool);
   ~BodyPass();

@@ -25,7 +25,7 @@
 namespace detent::solve {
 namespace {
 
-std::vector<TunedLayer> some(std::vector<TunedLayer> layers) {
+std::vector<TunedLayer> require_layers(std::vector<TunedLayer> layers) {
   if (layers.empty()) {
     throw usage_error("--finetune: no selected layer has quantized weights",
                       "change --set finetune-nodes or --set finetune-op-types");
@@ -46,11 +46,11 @@ class Tuning {
         kernels_(cpu_kernels()),
         solver_(options.device.is_cpu() ? cpu_solver(kernels_)
                                         : cuda_solver(options.device, kernels_, options.activity)),
-        layers_(some(std::move(layers))),
+        layers_(require_layers(std::move(layers))),
         stages_(stages_of(layers_, float_model, quantized, most_sums())),
         tuner_(float_model, options.static_types != nullptr ? *options.static_types : float_types, quantized, layers_,
                std::max<std::uint64_t>(source.file_count(), 1), *solver_, kernels_, options, [this] { report(); }),
-        quantized_types_(exec::probe_values(runtime, quantized)),
+        quantized_types_(exec::infer_value_types(runtime, quantized)),
         solved_(options.directory, options.ranks, options.stop),
         float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, float_options()),
         quantized_branch_(runtime, quantized, quantized_types_, quantized_ends(layers_, stages_), &options.spool,
@@ -126,7 +126,7 @@ class Tuning {
       float_branch_.finish(stage.segment);
       quantized_branch_.finish(stage.segment);
     } else if (!stored && !mine.empty()) {
-      look(stage, problems);
+      sweep_bodies(stage, problems);
     }
     if (!stored) {
       solve(number, problems, mine);
@@ -216,9 +216,9 @@ class Tuning {
   }
 
   /// The same for layers in bodies, before the segment is run for good.
-  void look(const Stage& stage, std::vector<LayerProblem>& problems) {
-    auto float_stage = float_branch_.look_into(stage.segment, "float model");
-    auto quantized_stage = quantized_branch_.look_into(stage.segment, "quantized model");
+  void sweep_bodies(const Stage& stage, std::vector<LayerProblem>& problems) {
+    auto float_stage = float_branch_.load_for_taps(stage.segment, "float model");
+    auto quantized_stage = quantized_branch_.load_for_taps(stage.segment, "quantized model");
     BodyPass pass(float_stage, quantized_stage, quantized_, problems, tuner_, options_.spool);
     each_sample(stage.segment, [&](std::size_t s, std::span<const data::Array> graph_inputs, const std::string& where) {
       pass.run(s, graph_inputs, where);
@@ -238,7 +238,7 @@ class Tuning {
       }
     }
     std::vector<std::uint64_t> runs(layers.size());
-    auto stage = quantized_branch_.look_into(segment, "quantized model");
+    auto stage = quantized_branch_.load_for_taps(segment, "quantized model");
     LayerTaps taps(stage, body_readers(counted, quantized_),
                    [&](std::size_t layer, const data::TensorView&) { ++runs[layer]; });
     each_sample(segment, [&](std::size_t s, std::span<const data::Array> graph_inputs, const std::string& where) {
@@ -261,7 +261,8 @@ class Tuning {
 
   /// What one rank has room for may be more than another has, and all have to take the same layers together.
   std::uint64_t most_sums() const {
-    return shim::of_first(options_.ranks, std::min(options_.memory.together, solver_->sums_budget()), options_.stop);
+    return shim::broadcast_value(options_.ranks, std::min(options_.memory.together, solver_->sums_budget()),
+                                 options_.stop);
   }
 
   /// The rank that solves each layer of the stage. Those in bodies look at the same samples, and stay together.

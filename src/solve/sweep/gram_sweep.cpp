@@ -276,13 +276,13 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
     input.rows = tensor.rows;
     input.tensors.push_back(t);
   }
-  const auto inside = graph::inside_bodies(model);
+  const auto inside = graph::cuts_inside_bodies(model);
   std::vector<BlockStage> stages(1);
   std::uint64_t taken = 0;
   for (auto& [place, input] : inputs) {
     // Another matrix holds the factor while a weight is solved.
     const std::uint64_t bytes = sum_bytes(input.rows) + held_back_bytes(input.rows);
-    const std::uint64_t needed = bytes + factors_of(config.sparsity) * square_bytes(input.rows);
+    const std::uint64_t needed = bytes + matrices_beside_sums(config.sparsity) * square_bytes(input.rows);
     if (needed > memory)
       throw resource_error(
           fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,

@@ -42,9 +42,9 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
 /// Of the samples that weights are fitted to, and of those that are held back and judge.
 struct InputGrams {
   Gram fitted;
-  std::optional<Judge> held_back;
+  std::optional<GramOrInputRows> held_back;
 
-  Judge judge() const { return held_back ? *held_back : Judge(fitted); }
+  GramOrInputRows judge() const { return held_back ? *held_back : GramOrInputRows(fitted); }
 };
 
 class GramReceiver {

@@ -19,7 +19,7 @@ namespace {
 double error_of(std::vector<float> columns, const InputGrams& grams, std::span<const float> factors,
                 const quantization::BlockFormat& format, const WeightSolvingOptions& options) {
   for (std::size_t i = 0; i < columns.size(); ++i) columns[i] *= factors[i % factors.size()];
-  const auto by = scaled(grams, factors);
+  const auto by = grams_of_scaled_inputs(grams, factors);
   return BlockSolver(by.fitted, by.held_back, format, {.method = method_of_trials(options.method)}, options.kernels,
                      options.threads)
       .solve(columns)
@@ -28,7 +28,7 @@ double error_of(std::vector<float> columns, const InputGrams& grams, std::span<c
 
 }  // namespace
 
-InputGrams scaled(const InputGrams& grams, std::span<const float> factors) {
+InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float> factors) {
   auto made = grams;
   made.fitted.divisors = factors;
   if (made.held_back) std::visit([&](auto& by) { by.divisors = factors; }, *made.held_back);
@@ -43,7 +43,7 @@ InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockP
   for (const auto t : fold.tensors) {
     const auto& shape = placement.tensors[t];
     if (shape.format != format) return {};
-    const auto more = some_columns(model.graph.initializers[shape.initializer], shape);
+    const auto more = representative_columns(model.graph.initializers[shape.initializer], shape);
     columns.insert(columns.end(), more.begin(), more.end());
   }
   const auto found = best_input_scales(grams.fitted, columns, format, true, options.kernels, options.threads);

@@ -20,7 +20,7 @@ struct InputScaling {
 };
 
 /// What inputs are that have been divided by factors, which are referred to.
-InputGrams scaled(const InputGrams& grams, std::span<const float> factors);
+InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float> factors);
 
 /// best_input_scales() for all weights that read an input, by some columns of each; these factors and their
 /// roots are tried with the method itself, and what leaves the least error on held-back samples is taken. Weights of

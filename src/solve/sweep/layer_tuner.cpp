@@ -36,15 +36,16 @@ LayerTuner::LayerTuner(const onnx::Model& float_model, const graph::ValueTypes& 
       options_(options),
       report_(std::move(report)),
       records_(layers.size(), samples) {
-  for (std::size_t i = 0; i < layers_.size(); ++i) needs_targets_.push_back(layers_[i].in_body || needs_by_shape(i));
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    needs_targets_.push_back(layers_[i].in_body || needs_targets_by_shape(i));
 }
 
 void LayerTuner::expect(std::size_t layer, std::uint64_t records) {
   records_[layer] = records;
-  needs_targets_[layer] = needs_by_shape(layer);
+  needs_targets_[layer] = needs_targets_by_shape(layer);
 }
 
-bool LayerTuner::needs_by_shape(std::size_t i) const {
+bool LayerTuner::needs_targets_by_shape(std::size_t i) const {
   const auto& layer = layers_[i];
   Shape shape;  // stays empty where the runtime does not know the rank: it tells of no axes then
   if (graph::static_bytes(float_types_, layer.float_input)) {
@@ -159,7 +160,7 @@ SolvedLayer LayerTuner::solve(LayerProblem& problem) {
   config.update_scale = config.update_scale && layer.owns_scale;
   config.damping = damping_for(config.damping, problem.positions_per_weight);
   Found found = search(problem, config, control);
-  keep_pairs(problem.weights, found.solution.integers);
+  limit_pair_sums(problem.weights, found.solution.integers);
   SolvedLayer solved;
   solved.tuning = {.name = layer.name, .op_type = layer.op_type, .streamed = problem.streamed};
   solved.tuning.tuned = judge(problem, control, found);
@@ -185,7 +186,8 @@ LayerTuner::Found LayerTuner::search(LayerProblem& problem, const FinetuneConfig
   Found found;
   found.solution = solver_.solve_streamed(weights, problem.geometry, problem.bias, *problem.stored, config, control);
   if (config.update_scale) {
-    const auto sums = output_sums(weights, problem.geometry, found.solution, *problem.stored, kernels_, control);
+    const auto sums =
+        sums_of_outputs_and_targets(weights, problem.geometry, found.solution, *problem.stored, kernels_, control);
     fit(problem, config, sums, found);
   }
   return found;
@@ -196,7 +198,7 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   const auto& weights = problem.weights;
   const auto& bias = problem.bias;
   Found found;
-  AnyForm form = *std::exchange(problem.form, std::nullopt);
+  GramFormOrRawInputs form = *std::exchange(problem.form, std::nullopt);
   const bool judged = problem.held_back->count() > 0;
   const bool integers_only =
       find_solver(config.rounding)->takes_symmetric_form && coordinate_sweeps(config) == 0 && judged;
@@ -205,11 +207,11 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   found.solution = solver_.solve(weights, form, bias, config, control);
   if (config.update_scale) {
     const auto& gram = std::get<GramForm>(form);
-    fit(problem, config, output_sums(weights, gram, found.solution, control.threads), found);
+    fit(problem, config, sums_of_outputs_and_targets(weights, gram, found.solution, control.threads), found);
   }
   if (!judged) {
-    found.nearest_error = mean_squared_error(weights, form, nearest(weights, bias), kernels_);
-    found.error = mean_squared_error(found.fitted ? *found.fitted : weights, form, found.solution, kernels_);
+    found.nearest_error = mean_squared_output_error(weights, form, nearest(weights, bias), kernels_);
+    found.error = mean_squared_output_error(found.fitted ? *found.fitted : weights, form, found.solution, kernels_);
   }
   return found;
 }

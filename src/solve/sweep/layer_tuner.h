@@ -33,7 +33,7 @@ struct LayerProblem {
   double positions_per_weight = 0;  // of one output
   bool needs_targets = true;
   std::optional<FormAccumulator> sums;       // of samples, where the layer is not streamed
-  std::optional<AnyForm> form;               // what they add up to
+  std::optional<GramFormOrRawInputs> form;   // what they add up to
   std::unique_ptr<StoredSamples> stored;     // where it is streamed
   std::unique_ptr<StoredSamples> held_back;  // to judge the result by
 };
@@ -82,7 +82,7 @@ class LayerTuner {
     return static_cast<std::size_t>(problem.layer - layers_.data());
   }
   bool has_symmetric_targets() const;
-  bool needs_by_shape(std::size_t layer) const;
+  bool needs_targets_by_shape(std::size_t layer) const;
   SolvedLayer unsolved(const LayerProblem& problem) const;
   data::Array mixed_targets(const LayerProblem& problem, const store::Record& record) const;
   void begin(LayerProblem& problem, const store::Record& record);

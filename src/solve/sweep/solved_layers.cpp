@@ -122,7 +122,7 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
   file.write(data);
   file.commit();
   if (shim::size_of(ranks_) == 1) return;
-  const auto all = shim::of_all(ranks_, read_all(file.target()), stop_);
+  const auto all = shim::all_gather(ranks_, read_all(file.target()), stop_);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (static_cast<int>(rank) != ranks_->rank()) write_all(file_of(stage, static_cast<int>(rank)), all[rank]);
   }
@@ -131,7 +131,7 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
 std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage, std::span<const int> owners) const {
   auto found = read(stage, owners);
   if (shim::size_of(ranks_) == 1) return found;
-  if (!shim::of_first(ranks_, found.has_value(), stop_)) return std::nullopt;
+  if (!shim::broadcast_value(ranks_, found.has_value(), stop_)) return std::nullopt;
   if (!shim::any_of(ranks_, !found, stop_)) return found;
   take_from_first(stage);
   found = read(stage, owners);

@@ -29,7 +29,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> pieces_of(std::int64_t column
 
 }  // namespace
 
-std::vector<float> some_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape) {
+std::vector<float> representative_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape) {
   std::vector<float> columns;
   for (const auto& [first, last] : pieces_of(shape.columns, shape.rows)) {
     const auto at = columns.size();

@@ -10,6 +10,6 @@ namespace detent::solve {
 
 /// Up to two pieces of kColumnsTogether columns (of long ones fewer), evenly spread, one after another. Throws what
 /// read_columns() throws.
-std::vector<float> some_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape);
+std::vector<float> representative_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape);
 
 }  // namespace detent::solve

@@ -27,7 +27,7 @@ SampleRef StoredSamples::get(std::size_t i) {
           arrays.size() > 2 ? data::floats(arrays[2]) : std::span<const float>(), data::floats(arrays[1]), held};
 }
 
-std::optional<store::RestingRecord> StoredSamples::resting(std::size_t i) const { return spool_.resting(lane_, i); }
+std::optional<store::RecordOnDisk> StoredSamples::resting(std::size_t i) const { return spool_.resting(lane_, i); }
 
 void StoredSamples::prefetch(std::span<const std::size_t> coming) {
   for (const std::size_t i : coming) {

@@ -26,7 +26,7 @@ class StoredSamples final : public LayerSamples {
   void add(store::Record record);
   std::size_t count() const override { return count_; }
   SampleRef get(std::size_t i) override;
-  std::optional<store::RestingRecord> resting(std::size_t i) const override;
+  std::optional<store::RecordOnDisk> resting(std::size_t i) const override;
   /// Begins to read those that are not being read yet, each on a thread of its own.
   void prefetch(std::span<const std::size_t> coming) override;
 

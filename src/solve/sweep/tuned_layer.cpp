@@ -49,7 +49,7 @@ bool is_padded_automatically(const onnx::Node& node) {
 }
 
 // Why a product in this form is not tuned; empty: it is.
-std::string reason_of_form(const onnx::Node& node) {
+std::string reason_against_form(const onnx::Node& node) {
   if (node.is("Gemm") && (node.int_or("transA", 0) != 0 || node.float_or("alpha", 1) != 1))
     return "transA or alpha is set";
   if (node.is("ConvTranspose") && (node.attribute("output_shape") != nullptr || is_padded_automatically(node)))
@@ -81,8 +81,8 @@ class Finder {
         config_(config),
         float_index_(float_model),
         quantized_index_(quantized.model),
-        inside_float_(graph::inside_bodies(float_model)),
-        inside_quantized_(graph::inside_bodies(quantized.model)) {
+        inside_float_(graph::cuts_inside_bodies(float_model)),
+        inside_quantized_(graph::cuts_inside_bodies(quantized.model)) {
     for (const auto& [value, stored] : provenance_.values) by_read_name_.emplace(stored.read_as, &stored);
   }
 
@@ -126,7 +126,7 @@ class Finder {
       found_.notes.push_back(fmt::format("{}: not fine-tuned: {}", float_node.label(), why));
       return std::nullopt;
     }
-    layer.input_scale = scale_of(layer.input);
+    layer.input_scale = one_scale_of(layer.input);
     layer.owns_scale = owns_scale(stored->second, layer);
     if (config_.update_scale && !layer.owns_scale)
       found_.notes.push_back(
@@ -140,7 +140,7 @@ class Finder {
     if (has_shared_scale(weight.name)) return "its weight is stored once for several nodes";
     if (weight.type != onnx::DataType::float32) return "its weight is not float32";
     if (node.is("MatMul") && weight.dims.size() != 2) return "its weight is not a matrix";
-    return reason_of_form(node);
+    return reason_against_form(node);
   }
 
   bool has_shared_scale(const std::string& weight) const {
@@ -150,7 +150,7 @@ class Finder {
   }
 
   // The scale of a value that is read from integers with one for the whole tensor.
-  std::optional<std::size_t> scale_of(const std::string& value) const {
+  std::optional<std::size_t> one_scale_of(const std::string& value) const {
     const auto found = by_read_name_.find(value);
     if (found == by_read_name_.end()) return std::nullopt;
     const auto scale = position_of(quantized_index_, found->second->scale);
@@ -237,7 +237,7 @@ std::vector<TunedLayer> linear_layers(const onnx::Model& float_model) {
   std::vector<TunedLayer> layers;
   for (std::size_t n = 0; n < float_model.graph.nodes.size(); ++n) {
     const auto& node = float_model.graph.nodes[n];
-    if (!graph::is_product(node) || node.inputs().size() < 2 || !reason_of_form(node).empty()) continue;
+    if (!graph::is_product(node) || node.inputs().size() < 2 || !reason_against_form(node).empty()) continue;
     const auto weight = initializer(index, node.inputs()[1]);
     if (!weight) continue;
     const auto& tensor = float_model.graph.initializers[*weight];

@@ -31,7 +31,7 @@ class WeightSolving {
     const bool sparse = options_.sparsity != WeightSparsity::none && shape_.tables.empty();
     BlockVerdict verdict;
     if (sparse) verdict.dense_error = dense_error();
-    verdict.output_error = sparse ? solve_sparse(writer) : solve_dense(&writer);
+    verdict.output_error = sparse ? solve_pruned(writer) : solve_unpruned(&writer);
     const auto most = std::max_element(counts_.begin(), counts_.end()) - counts_.begin();
     verdict.method = kMethodNames[static_cast<std::size_t>(most)];
     return verdict;
@@ -49,19 +49,19 @@ class WeightSolving {
   }
 
   double dense_error() {
-    const double error = solve_dense(nullptr);
+    const double error = solve_unpruned(nullptr);
     counts_ = {};
     return error;
   }
 
-  double solve_dense(BlockWriter* writer) {
+  double solve_unpruned(BlockWriter* writer) {
     const auto dense = solver(false);
     return solve_all({[&](std::span<const float> columns) { return dense.solve(columns); },
                       [&](std::span<const float> columns) { return dense.rounded(columns); }},
                      writer);
   }
 
-  double solve_sparse(BlockWriter& writer) {
+  double solve_pruned(BlockWriter& writer) {
     const Damping damping(grams_.fitted, usual_damping(grams_.fitted.positions));
     const TwoOfFour sparsity(grams_.fitted, damping, {}, options_.kernels, options_.threads);
     const auto rest = solver(true);
@@ -76,7 +76,7 @@ class WeightSolving {
     constexpr double kHardly = 1.01;
     constexpr std::int64_t kMany = 1024;
     if (method_ == BlockMethod::automatic && shape_.columns > kMany) {
-      const auto columns = some_columns(tensor_, shape_);
+      const auto columns = representative_columns(tensor_, shape_);
       const auto tried = solve.all(columns);
       if (tried.error_gptq <= kHardly * tried.error) {
         counts_[static_cast<std::size_t>(BlockMethod::gptq)] = shape_.columns;

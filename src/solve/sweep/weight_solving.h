@@ -40,6 +40,8 @@ BlockVerdict solve_weight(const onnx::Tensor& tensor, const quantization::BlockT
 std::uint64_t memory_of_piece(std::int64_t rows);
 
 /// Matrices of rows² floats that solving a weight takes beside the sums.
-constexpr std::uint64_t factors_of(WeightSparsity sparsity) { return sparsity == WeightSparsity::none ? 1 : 2; }
+constexpr std::uint64_t matrices_beside_sums(WeightSparsity sparsity) {
+  return sparsity == WeightSparsity::none ? 1 : 2;
+}
 
 }  // namespace detent::solve

@@ -45,7 +45,8 @@ void run(Bytes input) {
     onnx::Model model;
     model.path = external_folder() / "model.onnx";
     model.external = std::make_shared<onnx::ExternalFiles>(model.path);
-    const auto node = onnx::guarded("'x'", [&] { return Node(onnx::Wire::own(std::string(as_text(input)))); });
+    const auto node =
+        onnx::with_damage_as_bad_input("'x'", [&] { return Node(onnx::Wire::own(std::string(as_text(input)))); });
     for (const auto& attribute : node.attributes()) read(model, node, attribute);
     require(node.attribute("no such attribute\n") == nullptr || !node.attributes().empty(),
             "nothing has no attributes");

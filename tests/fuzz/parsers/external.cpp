@@ -19,8 +19,8 @@ void run(Bytes input) {
   const auto raw = onnx::Wire::own(std::string(as_text(parts.rest())));
   try_to([&] {
     onnx::ExternalFiles files(external_folder() / "model.onnx");
-    const auto inlined =
-        onnx::guarded("'x'", [&] { return onnx::ExternalInliner(files, "'x'", kLimit).inlined(kind, raw); });
+    const auto inlined = onnx::with_damage_as_bad_input(
+        "'x'", [&] { return onnx::ExternalInliner(files, "'x'", kLimit).inlined(kind, raw); });
     onnx::ExternalFiles none(folder() / "nothing" / "model.onnx");
     onnx::Wire again;
     require(try_to([&] { again = onnx::ExternalInliner(none, "'y'", 0).inlined(kind, inlined); }),

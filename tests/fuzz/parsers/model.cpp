@@ -26,7 +26,7 @@ void walk(const Model& model) {
     graph::sort_topologically(sorted);
     const graph::Index index(sorted);
     graph::depends_on_input(sorted, index);
-    graph::frontier(sorted, index, static_cast<int>(sorted.graph.nodes.size() / 2));
+    graph::values_crossing_cut(sorted, index, static_cast<int>(sorted.graph.nodes.size() / 2));
   });
 }
 

@@ -13,7 +13,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 template <class Options>
-void read(const cli::Declared& declared) {
+void read(const cli::DeclaredOptions& declared) {
   Options options;
   config::CommandLine line;
   declared.read(options, line);
@@ -36,7 +36,7 @@ class Program {
     app_.require_subcommand(0, 1);
     for (const auto& [command, name] : config::commands()) {
       auto sub = commands_.emplace_back(std::make_shared<Forgetful>("", std::string(name)));
-      const auto declared = std::make_shared<cli::Declared>(*sub, command);
+      const auto declared = std::make_shared<cli::DeclaredOptions>(*sub, command);
       sub->callback([declared, command = command] { read_options(*declared, command); });
       app_.add_subcommand(sub);
     }
@@ -57,7 +57,7 @@ class Program {
   }
 
  private:
-  static void read_options(const cli::Declared& declared, config::Command command) {
+  static void read_options(const cli::DeclaredOptions& declared, config::Command command) {
     switch (command) {
       case config::kQuantize:
       case config::kPlan: return read<QuantizeOptions>(declared);

@@ -28,9 +28,9 @@ void take_values(int rank, const std::vector<std::string>& messages) {
   auto ranks = test::beside_peer(rank, messages);
   try_to([&] {
     shim::any_of(&ranks, false);
-    shim::names_of_first(&ranks, {"a", ""});
-    shim::of_first(&ranks, std::uint64_t{1});
-    const auto all = shim::of_all(&ranks, std::vector<std::byte>(3));
+    shim::broadcast_names(&ranks, {"a", ""});
+    shim::broadcast_value(&ranks, std::uint64_t{1});
+    const auto all = shim::all_gather(&ranks, std::vector<std::byte>(3));
     require(all.size() == 2 && (rank != 0 || all[0].size() == 3), "what rank 0 has stays");
   });
 }

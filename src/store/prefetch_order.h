@@ -9,12 +9,12 @@
 namespace detent::store {
 
 /// A walk over samples `first` to `end`-1, and for each over `lanes`. What was asked for, and all before it, is behind.
-class Announcement {
+class PrefetchOrder {
  public:
   using Place = std::pair<std::size_t, std::size_t>;  // lane, sample
 
-  Announcement() = default;
-  Announcement(std::vector<std::size_t> lanes, std::size_t first, std::size_t end);
+  PrefetchOrder() = default;
+  PrefetchOrder(std::vector<std::size_t> lanes, std::size_t first, std::size_t end);
 
   /// The next record, when it belongs to the `ahead` samples that follow the latest that was asked for.
   std::optional<Place> next(std::size_t ahead) const;

@@ -1,4 +1,4 @@
-#include "run/model/low_floats.h"
+#include "run/model/float_types_16_bit.h"
 
 #include <fmt/format.h>
 
@@ -45,13 +45,13 @@ bool multiplies_low(const onnx::Model& model, const graph::ValueTypes& types) {
 
 }  // namespace
 
-LowFloats low_floats(const onnx::Model& model) {
+Has16BitFloats find_16_bit_floats(const onnx::Model& model) {
   return {mentions(model, DataType::float16), mentions(model, DataType::bfloat16)};
 }
 
-graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::PortsOf& ports_of) {
-  if (low.brain) graph::call_bfloat16_float16(model);
-  return exec::probe_values(ports_of, model);
+graph::ValueTypes low_types(onnx::Model model, const Has16BitFloats& low, const exec::PortsOf& ports_of) {
+  if (low.brain) graph::relabel_bfloat16_as_float16(model);
+  return exec::infer_value_types(ports_of, model);
 }
 
 std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
@@ -61,7 +61,7 @@ std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& conf
   graph::lift_constants(model);
   graph::drop_initializer_inputs(model);
   graph::sort_topologically(model);
-  const auto low = low_floats(model);
+  const auto low = find_16_bit_floats(model);
   if (!low.half && !low.brain) return std::nullopt;
   const auto types = low_types(model, low, exec::guarded_ports(runtime, {.stop = limits.stop}));
   if (!multiplies_low(model, types)) return std::nullopt;

@@ -145,8 +145,8 @@ onnx::Model before_bodies(const onnx::Model& model) {
 
 // A branch that no sample takes may contradict their shapes, so that the runtime takes no model with both. Then shapes
 // of the samples are found up to the first body, and in each body that agrees with them.
-void probe_samples(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes,
-                   graph::ValueTypes& types) {
+void probe_with_sample_shapes(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes,
+                              graph::ValueTypes& types) {
   try {
     probe(ports_of, model, input_shapes, tuning_for(input_shapes), types);
     return;
@@ -182,18 +182,19 @@ void probe_bodies(const PortsOf& ports_of, const onnx::Model& model, const Shape
 
 }  // namespace
 
-graph::ValueTypes probe_values(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes) {
+graph::ValueTypes infer_value_types(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes) {
   graph::ValueTypes types;
   // Values that follow from given shapes may be folded anywhere, for which the runtime needs all nodes.
   const bool in_parts = input_shapes.empty() && model.bodies.empty() && model.graph.nodes.size() > kNodesAtOnce;
-  if (!in_parts || !probe_in_parts(ports_of, model, types)) probe_samples(ports_of, model, input_shapes, types);
+  if (!in_parts || !probe_in_parts(ports_of, model, types))
+    probe_with_sample_shapes(ports_of, model, input_shapes, types);
   graph::add_initializers(model, types);
   if (!model.bodies.empty()) probe_bodies(ports_of, model, input_shapes, types);
   return types;
 }
 
-graph::ValueTypes probe_values(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes) {
-  return probe_values(guarded_ports(runtime), model, input_shapes);
+graph::ValueTypes infer_value_types(const Runtime& runtime, const onnx::Model& model, const Shapes& input_shapes) {
+  return infer_value_types(guarded_ports(runtime), model, input_shapes);
 }
 
 }  // namespace detent::exec

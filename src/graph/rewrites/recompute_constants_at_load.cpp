@@ -115,7 +115,7 @@ void FoldedConstants::add(const onnx::Model& model, const std::vector<int>& whic
   }
 }
 
-void unfold_constants(onnx::Model& model, const FoldedConstants& folded) {
+void recompute_constants_at_load(onnx::Model& model, const FoldedConstants& folded) {
   if (!folded.nodes.empty()) Unfolding(model, folded).run();
 }
 

@@ -1,4 +1,4 @@
-#include "graph/rewrites/orthogonal_mix.h"
+#include "graph/rewrites/orthogonal_rotation.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 std::vector<float> matrix_of(std::size_t size, std::uint64_t seed) {
   std::vector<float> rows(size * size, 0.0F);
   for (std::size_t i = 0; i < size; ++i) rows[i * size + i] = 1;
-  OrthogonalMix(size, seed).apply(rows, size);
+  OrthogonalRotation(size, seed).apply(rows, size);
   return rows;
 }
 
@@ -36,20 +36,20 @@ TEST_P(Mixes, AreOrthogonalAndKeepTheMean) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Mixes, testing::Values(1, 2, 3, 12, 35, 64, 96));
 
-TEST(OrthogonalMix, SpreadsEachChannel) {
+TEST(OrthogonalRotation, SpreadsEachChannel) {
   constexpr std::size_t kSize = 768;
   const auto r = matrix_of(kSize, 0);
   const auto largest = std::max_element(r.begin(), r.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
   EXPECT_LT(std::abs(*largest), 6 / std::sqrt(static_cast<float>(kSize)));
 }
 
-TEST(OrthogonalMix, FollowsFromItsSeed) {
+TEST(OrthogonalRotation, FollowsFromItsSeed) {
   EXPECT_EQ(matrix_of(24, 3), matrix_of(24, 3));
   EXPECT_NE(matrix_of(24, 3), matrix_of(24, 4));
 }
 
-TEST(OrthogonalMix, GivesTheSameForColumnsAloneAndTogether) {
-  const OrthogonalMix mix(12, 0);
+TEST(OrthogonalRotation, GivesTheSameForColumnsAloneAndTogether) {
+  const OrthogonalRotation mix(12, 0);
   std::vector<float> two(24), one(12);
   for (std::size_t i = 0; i < 24; ++i) two[i] = static_cast<float>(i * i % 7);
   for (std::size_t i = 0; i < 12; ++i) one[i] = two[2 * i + 1];

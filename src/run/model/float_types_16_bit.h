@@ -14,15 +14,15 @@
 namespace detent::run {
 
 /// Which 16-bit floats a model has.
-struct LowFloats {
+struct Has16BitFloats {
   bool half = false;   // float16
   bool brain = false;  // bfloat16
 };
 /// The model must be unfolded (onnx/bodies.h), with its constants as initializers.
-LowFloats low_floats(const onnx::Model& model);
+Has16BitFloats find_16_bit_floats(const onnx::Model& model);
 
 /// Types of the values of such a model, with float16 also for bfloat16, of which the runtime's CPU has no kernels.
-graph::ValueTypes low_types(onnx::Model model, const LowFloats& low, const exec::PortsOf& ports_of);
+graph::ValueTypes low_types(onnx::Model model, const Has16BitFloats& low, const exec::PortsOf& ports_of);
 
 /// What FloatType::keep means for a model of 16-bit floats whose products become integers.
 struct KeptFloats {

@@ -121,7 +121,7 @@ class Storing {
 
 }  // namespace
 
-void store_once(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers) {
+void deduplicate_constants(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers) {
   if (!shapes.empty()) Storing(model, turns_integers).run(shapes);
 }
 

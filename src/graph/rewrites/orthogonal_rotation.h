@@ -12,9 +12,9 @@ namespace detent::graph {
 /// of two) beside a cosine transform (of its odd factor). The first column of B is constant and its sign positive, so a
 /// vector keeps its mean: normalization by mean and variance gives R times what it gave, as that by squares alone does.
 /// R is symmetric, its own inverse, and the same for the same size and seed.
-class OrthogonalMix {
+class OrthogonalRotation {
  public:
-  OrthogonalMix(std::size_t size, std::uint64_t seed);
+  OrthogonalRotation(std::size_t size, std::uint64_t seed);
 
   std::size_t size() const noexcept { return signs_.size(); }
   /// Multiplies each column of a matrix [size, columns] by R.

@@ -1,4 +1,4 @@
-#include "graph/rewrites/orthogonal_mix.h"
+#include "graph/rewrites/orthogonal_rotation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace detent::graph {
 
-OrthogonalMix::OrthogonalMix(std::size_t size, std::uint64_t seed) : odd_(size), signs_(size, 1.0F) {
+OrthogonalRotation::OrthogonalRotation(std::size_t size, std::uint64_t seed) : odd_(size), signs_(size, 1.0F) {
   while (odd_ > 1 && odd_ % 2 == 0) odd_ /= 2;
   const auto n = static_cast<double>(odd_);
   for (std::size_t at = 0; at < odd_; ++at) {
@@ -21,7 +21,7 @@ OrthogonalMix::OrthogonalMix(std::size_t size, std::uint64_t seed) : odd_(size),
 }
 
 // Of neighbours that lie `odd_` rows apart, twice as many, and so on. Without the factor that makes it orthonormal.
-void OrthogonalMix::hadamard(std::span<float> rows, std::size_t columns) const {
+void OrthogonalRotation::hadamard(std::span<float> rows, std::size_t columns) const {
   for (std::size_t step = odd_; step < size(); step *= 2) {
     for (std::size_t first = 0; first < size(); first += 2 * step) {
       float* a = rows.data() + first * columns;
@@ -35,7 +35,7 @@ void OrthogonalMix::hadamard(std::span<float> rows, std::size_t columns) const {
   }
 }
 
-void OrthogonalMix::cosines(std::span<float> rows, std::size_t columns, bool inverse) const {
+void OrthogonalRotation::cosines(std::span<float> rows, std::size_t columns, bool inverse) const {
   if (odd_ == 1) return;
   std::vector<float> group(odd_ * columns);
   for (std::size_t first = 0; first < size(); first += odd_) {
@@ -51,7 +51,7 @@ void OrthogonalMix::cosines(std::span<float> rows, std::size_t columns, bool inv
   }
 }
 
-void OrthogonalMix::apply(std::span<float> rows, std::size_t columns) const {
+void OrthogonalRotation::apply(std::span<float> rows, std::size_t columns) const {
   cosines(rows, columns, false);
   hadamard(rows, columns);
   const float share = static_cast<float>(odd_) / static_cast<float>(size());  // of both transforms
