@@ -291,6 +291,7 @@ struct Outcome {
 struct QuantizeResult {
   Outcome outcome;
   std::uint64_t samples = 0;
+  std::uint64_t repeated_samples = 0;  // that were the same as an earlier one, where calibration ran
   std::uint64_t model_bytes_before = 0;
   std::uint64_t model_bytes_after = 0;  // model and data file
   std::size_t nodes_quantized = 0;

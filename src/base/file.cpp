@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/failure.h"
@@ -71,7 +72,12 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path, const s
     }
     bytes = {static_cast<const std::byte*>(address), size};
   }
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, std::move(fd), bytes));
+  auto file = std::shared_ptr<const MappedFile>(new MappedFile(path, std::move(fd), bytes));
+  // What a clone has of large files until they are fetched: no reader knows what to make of it.
+  if (as_text(bytes).starts_with("version https://git-lfs.github.com/spec/"))
+    throw bad_input(fmt::format("{} '{}' is a pointer of Git LFS, not the file itself", role, path.string()),
+                    "fetch it with 'git lfs pull'");
+  return file;
 }
 
 MappedFile::~MappedFile() {

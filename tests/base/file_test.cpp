@@ -139,6 +139,19 @@ TEST(MappedFile, EmptyFileIsAnEmptySpan) {
   EXPECT_TRUE(MappedFile::open(dir.path() / "empty", "model")->bytes().empty());
 }
 
+TEST(MappedFile, PointersOfGitLfsAreNoFiles) {
+  const TempDir dir;
+  write_text(dir.path() / "model", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+  try {
+    MappedFile::open(dir.path() / "model", "model");
+    FAIL() << "it was opened";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::bad_input);
+    EXPECT_NE(std::string(e.what()).find("is a pointer of Git LFS"), std::string::npos) << e.what();
+    EXPECT_EQ(e.hint(), "fetch it with 'git lfs pull'");
+  }
+}
+
 TEST(MappedFile, KnowsItsParts) {
   const TempDir dir;
   write_text(dir.path() / "data", "0123456789");

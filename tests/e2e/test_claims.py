@@ -5,12 +5,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support import ROOT, Path
+from support import MODELS, ROOT, Path
 
 sys.path.insert(0, str(ROOT / "tests" / "claims"))
 
 import of_layers  # noqa: E402
 import of_values  # noqa: E402
+import trained  # noqa: E402
 from claims import VERSIONS, Judge, Worker  # noqa: E402
 from forms import ALWAYS, FORMS  # noqa: E402
 
@@ -94,4 +95,14 @@ def test_claims(graph: str, workers: dict[str, Worker], tmp_path: Path) -> None:
 @pytest.mark.parametrize(("graph", "form"), FOUND)
 def test_what_was_wrong(graph: str, form: str, workers: dict[str, Worker], tmp_path: Path) -> None:
     verdict = Judge(GRAPHS[graph](), tmp_path, workers).judged(form)
+    assert verdict.kind == "right", verdict.text
+
+
+@pytest.mark.parametrize("form", ["default", "plain", "float16", "for qnn"])
+def test_trained(form: str, workers: dict[str, Worker], tmp_path: Path) -> None:
+    """The smallest of those that scripts/check_claims.py --trained has."""
+    make = trained.fetched(MODELS).get("trained ppocr_cls")
+    if make is None:
+        pytest.skip("ppocr_cls is missing; make models fetches it")
+    verdict = Judge(make(), tmp_path, workers).judged(form)
     assert verdict.kind == "right", verdict.text

@@ -36,6 +36,16 @@ TEST(Latencies, CompareTurnsOfTheSameTime) {
   EXPECT_LE(all[1].ratio_high, 0.9);
 }
 
+TEST(Latencies, HaveNoRatioThatTheirMediansContradict) {
+  const Turns first{turn(10), turn(10), turn(1), turn(1), turn(10)};
+  const Turns second{turn(9), turn(9.5), turn(1.2), turn(1.2), turn(10.5)};
+  const auto all = latencies({first, second});
+  EXPECT_EQ(all[1].median, 9);
+  EXPECT_EQ(all[1].ratio, 1);  // 1.05 in turns
+  EXPECT_LE(all[1].ratio_low, 1);
+  EXPECT_GE(all[1].ratio_high, 1);
+}
+
 TEST(Latencies, TellOfABusyMachine) {
   EXPECT_EQ(busy_note(latencies({{turn(1)}, {turn(2)}})), "");
   const auto busy = latencies({{turn(1)}, {turn(2, 3, 1)}});

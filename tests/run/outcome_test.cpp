@@ -55,6 +55,18 @@ TEST(Outcome, AScoreCountsMoreThanTheOutputs) {
   EXPECT_EQ(outcome_of(r).answer, Answer::no);
 }
 
+TEST(Outcome, SamplesThatRepeatOthersAreFew) {
+  auto r = result(40);
+  r.samples = 16;
+  r.repeated_samples = 8;
+  EXPECT_EQ(outcome_of(r).answer, Answer::yes);
+  r.repeated_samples = 15;
+  const auto outcome = outcome_of(r);
+  EXPECT_EQ(outcome.answer, Answer::look);
+  EXPECT_EQ(outcome.reasons.at(0),
+            "15 of the 16 samples repeat others: 8 or more different ones say more of other inputs.");
+}
+
 TEST(Outcome, WhatWasNotMeasuredIsSaid) {
   auto r = result(40);
   r.accuracy->samples = 3;

@@ -100,6 +100,8 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, boo
 std::string change_of_size(std::uint64_t before, std::uint64_t after) {
   const bool grown = after > before;
   const double times = static_cast<double>(grown ? after : before) / static_cast<double>(grown ? before : after);
+  constexpr double kSame = 0.005;  // what two digits show
+  if (times < 1 + kSame) return "as large";
   return fmt::format("{:.2f}x {}", times, grown ? "larger" : "smaller");
 }
 

@@ -73,6 +73,7 @@ calibration::Statistics new_statistics(Run& run) {
       run::collect_within(run.context(run.work->path()), *run.work, work.draft.prepared, placement, source, collect);
   if (statistics.samples > 0)
     run.sample_seconds = (run.profiler.now() - start) / static_cast<double>(statistics.samples);
+  run.result.repeated_samples = statistics.repeated;
   run.note(notes);
   run.note(device.notes());
   run.note(source.notes());

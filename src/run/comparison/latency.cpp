@@ -57,7 +57,17 @@ Latency latency_of(const Turns& turns, const Turns& first) {
 
 std::vector<Latency> latencies(const std::vector<Turns>& models) {
   std::vector<Latency> all;
-  for (const auto& turns : models) all.push_back(latency_of(turns, models.front()));
+  for (const auto& turns : models) {
+    auto latency = latency_of(turns, models.front());
+    const double first = all.empty() ? latency.median : all.front().median;
+    // Faster in turns and slower over all runs, or the other way round: neither shows that the models differ.
+    if ((latency.median - first) * (latency.ratio - 1) < 0) {
+      latency.ratio = 1;
+      latency.ratio_low = std::min(latency.ratio_low, 1.0);
+      latency.ratio_high = std::max(latency.ratio_high, 1.0);
+    }
+    all.push_back(latency);
+  }
   return all;
 }
 

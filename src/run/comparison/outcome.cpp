@@ -39,6 +39,13 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
     outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more of other inputs.",
                                           count_with_noun(a.samples, "sample"), kFewSamples));
   }
+  const auto different = r.samples - std::min(r.samples, r.repeated_samples);
+  if (a.samples >= kFewSamples && r.repeated_samples > 0 && different < kFewSamples) {
+    lower(outcome.answer, Answer::look);
+    outcome.reasons.push_back(
+        fmt::format("{} of the {} samples repeat{} others: {} or more different ones say more of other inputs.",
+                    r.repeated_samples, r.samples, r.repeated_samples == 1 ? "s" : "", kFewSamples));
+  }
   if (!a.lost_channels.empty()) lower(outcome.answer, Answer::look);
   outcome.reasons.insert(outcome.reasons.end(), a.lost_channels.begin(), a.lost_channels.end());
   if (a.lost_channels.empty() && a.worst_channels && a.worst_channels->sqnr_db < kFarDb) {
