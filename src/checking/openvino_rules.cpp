@@ -237,6 +237,7 @@ std::optional<Beyond> beyond_table(const onnx::Node& node, const onnx::Model& mo
   if (static_shapes && output && guards_softmax(node, model, index))
     return Beyond{"int8", "a choice that is compiled with the QuantizeLinear behind it", ""};
   if (!is_activation(forms.first)) return std::nullopt;
+  if (static_shapes && node.is("Neg")) return Beyond{"int8", "it reads integers, compiled for its shape", ""};
   if (graph::is_product(node)) return product_beyond_table(node, model, index, forms);
   const bool both = is_activation(forms.second);
   if (node.is("Add") && both) return Beyond{"int8", "Add of integers of 8 bits", ""};
