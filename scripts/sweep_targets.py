@@ -49,8 +49,9 @@ PRODUCTS = {
     "Gemm": ([16, 32], [32, 24], 1, {}),
 }
 UNARY: dict[str, dict[str, object]] = {
-    "Abs": {}, "AveragePool": {"kernel_shape": [2, 2]}, "Ceil": {}, "Celu": {}, "Clip": {}, "Cos": {}, "DepthToSpace": {"blocksize": 2},
-    "Elu": {}, "Erf": {}, "Exp": {}, "Flatten": {}, "Floor": {}, "Gelu": {}, "GlobalAveragePool": {}, "GlobalMaxPool": {}, "HardSigmoid": {}, "HardSwish": {},
+    "Abs": {}, "AveragePool": {"kernel_shape": [2, 2]}, "Ceil": {}, "Celu": {}, "Clip": {}, "Cos": {},
+    "DepthToSpace": {"blocksize": 2}, "Elu": {}, "Erf": {}, "Exp": {}, "Flatten": {}, "Floor": {},
+    "Gelu": {}, "GlobalAveragePool": {}, "GlobalMaxPool": {}, "HardSigmoid": {}, "HardSwish": {},
     "LeakyRelu": {}, "Log": {}, "LogSoftmax": {}, "MaxPool": {"kernel_shape": [2, 2]}, "Neg": {},
     "Mish": {}, "Reciprocal": {}, "Relu": {}, "Round": {}, "Selu": {}, "Sigmoid": {}, "Sign": {}, "Sin": {},
     "Softmax": {}, "Softplus": {}, "Softsign": {}, "SpaceToDepth": {"blocksize": 2}, "Sqrt": {}, "Tanh": {}, "ThresholdedRelu": {},

@@ -238,6 +238,7 @@ std::optional<KernelOverride> kernel_override(const onnx::Node& node, const onnx
   if (static_shapes && output && guards_softmax(node, model, index))
     return KernelOverride{"int8", "a choice that is compiled with the QuantizeLinear behind it", ""};
   if (!is_activation(forms.first)) return std::nullopt;
+  if (static_shapes && node.is("Neg")) return KernelOverride{"int8", "it reads integers, compiled for its shape", ""};
   if (graph::is_product(node)) return product_kernel_override(node, model, index, forms);
   const bool both = is_activation(forms.second);
   if (node.is("Add") && both) return KernelOverride{"int8", "Add of integers of 8 bits", ""};

@@ -14,7 +14,6 @@
 #include "config/targets.h"
 #include "graph/index.h"
 #include "remedies/remedies.h"
-#include "remedies/remedy.h"
 #include "remedies/workload.h"
 #include "run/model/finish_integers.h"
 
@@ -50,15 +49,17 @@ class Fallback : public Remedy {
       auto limits = kAutomatic;
       limits.macs *= 1 - workload.others;  // of those that are left: speed may have left many in float
       choices_ = choose(workload, limits);
-      const auto is_of_use = [this](const auto& choices) {
-        return worst_sqnr_db(evaluator_->judge(*draft_, assign_with(choices))) >= kOfUseDb;
+      const auto reaches = [this](const auto& choices, double db) {
+        return worst_sqnr_db(evaluator_->judge(*draft_, assign_with(choices))) >= db;
       };
+      const auto is_of_use = [&](const auto& choices) { return reaches(choices, kOfUseDb); };
       // The errors of single values do not add up where they are that large.
       const bool has_way = !all || accuracy().fallback == AccuracyFallback::int16;
       if (has_way && !config::target(evaluator.options().config).is_ort_cpu && !is_of_use(choices_)) {
         const auto usual = choices_;
         reach(choose(workload, kNone), is_of_use);
-        if (!all && macs_of(choices_) > kAutomatic.macs) choices_ = usual;
+        // More multiplications in float than usual, where nothing less leaves results at all.
+        if (!all && macs_of(choices_) > kAutomatic.macs && reaches(usual, kUselessDb)) choices_ = usual;
       }
     }
     assignment_ = assign_with(choices_);

@@ -157,6 +157,9 @@ TEST(OpenVinoRules, ElementWiseOperatorsAreCompiledForStaticShapes) {
   net.node("HardSigmoid", {"xd"}, "h");
   EXPECT_EQ(net.precision("y"), "");
   EXPECT_EQ(net.precision("y", true), "int8");
+  net.node("Neg", {"xd"}, "minus");
+  EXPECT_EQ(net.precision("minus", true), "int8");
+  EXPECT_EQ(net.precision("minus"), "");
   EXPECT_EQ(net.precision("h", true), "") << "it has a kernel of its own";
   EXPECT_EQ(net.along("r"), "") << "it has two readers";
   EXPECT_EQ(net.along("r", true), "y");

@@ -58,3 +58,9 @@ def test_targets_without_integers_refuse_them(target: str, tmp_path: Path) -> No
     refused = detent("quantize", tmp_path / "model.onnx", "-o", tmp_path / "q.onnx", *given)
     assert refused.returncode == 2 and f"--preset plain contradicts --target {target}" in refused.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_product_that_takes_all_results_with_it_is_left_in_float(tmp_path: Path) -> None:
+    """A small front end: what a logarithm reads is an eighth of all multiplications, more than are left in float as a rule."""
+    verdict = judged(network(30013), "openvino", "balanced", tmp_path)
+    assert verdict.kind == "right" and verdict.sqnr_db > 20, verdict
