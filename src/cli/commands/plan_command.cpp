@@ -129,7 +129,7 @@ void print_plan(const Plan& p) {
     print_text("sensitivity {:>10.1f} s (rough estimate: {:.0f} times plain inference of the samples)\n",
                p.measuring_seconds, p.measuring_inferences);
   if (p.transformer) print_transformer(*p.transformer);
-  for (const auto& note : p.notes) print_text("note: {}\n", note);
+  print_notes(p.notes);
 }
 
 }  // namespace
