@@ -75,6 +75,7 @@ format: setup  ## run clang-format on all C++ files
 check: setup  ## check formatting (clang-format) and Python style (ruff)
 	@build/venv/bin/clang-format --dry-run -Werror $(SOURCES)
 	@$(PYTHON) -m ruff check --no-cache --quiet
+	@$(PYTHON) -m ruff format --no-cache --quiet --check
 
 sanitize: setup  ## test the parsers and the spool with AddressSanitizer and UndefinedBehaviorSanitizer
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \

@@ -141,6 +141,8 @@ def explained(option: Option) -> str:
 
 def in_lines(field: str, kind: str) -> str:
     """A field whose type is too long for a line, as ruff formats it."""
+    if len(f"    {field}: {kind} | None = (") <= LINE:
+        return f"    {field}: {kind} | None = (\n        None\n    )"
     if len(kind) <= LINE - len("         | None"):
         return f"    {field}: (\n        {kind} | None\n    ) = None"
     words = "".join(f"            {word},\n" for word in kind.removeprefix("Literal[").removesuffix("]").split(", "))

@@ -83,6 +83,9 @@ struct Plan {
   double measuring_inferences = 0;  // in inferences of all samples, as the runtime runs the float model by default
   std::vector<std::string> notes;
   std::optional<Transformer> transformer = {};  // what the model has of one
+  std::string name;                             // of a member of a family
+  /// Of a family, in its order; beside them are only what all have in common, the largest peak and the sum of outputs.
+  std::vector<Plan> family = {};
 };
 
 /// Takes the options of quantize() without `output`. Calibration data give the shapes of dynamic axes. A plan for

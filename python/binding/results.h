@@ -441,7 +441,9 @@ struct Fields<Plan> {
                                      shown<&S::calibration_seconds>("calibration_seconds"),
                                      shown<&S::measuring_seconds>("measuring_seconds"),
                                      shown<&S::measuring_inferences>("measuring_inferences"),
-                                     shown<&S::notes>("notes")};
+                                     shown<&S::notes>("notes"),
+                                     shown<&S::name>("name"),
+                                     shown<&S::family>("family")};
 };
 
 }  // namespace detent::python

@@ -21,8 +21,6 @@ from ._results import (
     Comparison,
     ModelBytes,
     Plan,
-    PlannedDevice,
-    PlannedFinetune,
     QuantizeResult,
 )
 from ._samples import Data, Pictures, stream_of
@@ -254,8 +252,7 @@ def plan(
     """Predict what quantize() would do and its cost, without running the model. Data give the shapes of dynamic axes."""
     with _run("quantize", config, runtime) as run:
         run.give_model("model", model)
-        told = run.call(_core.plan, data, False)
-        return Plan.of(told, finetune=PlannedFinetune(**told["finetune"]), device=PlannedDevice.of(told["device"]))
+        return Plan.of(run.call(_core.plan, data, False))
 
 
 def compare(

@@ -441,9 +441,9 @@ class Config(Options):
     activation_type: (
         Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None
     ) = None
-    weight_type: (
-        Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None
-    ) = None
+    weight_type: Literal["int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"] | None = (
+        None
+    )
     activation_symmetric: bool | None = None
     weight_symmetric: bool | None = None
     per_channel: bool | None = None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 from ._accuracy import EqualizedValue, FallbackNode, MethodChoice, Sensitivity, TunedWeights
 from ._fidelity import Fidelity, NextTokens
 from ._latency import LatencyChange
+from ._planned import PlannedDevice, PlannedFinetune, PlannedMemory, Segment
 from ._tables import Column, Table, count, fixed, number, percent, size
 from ._weights import BLOCKED, TUNED, BitsPlan, BlockedWeight, KvScales, RotatedStream, TunedLayer
 
@@ -73,47 +74,6 @@ class CheckedNode(NamedTuple):
     rule: str  #: that decides it
     suggestion: str  #: what would change it
     macs: int | None  #: None: a shape is unknown
-
-
-class PlannedMemory(NamedTuple):
-    what: str
-    bytes: int
-
-
-class Segment(NamedTuple):
-    first: str
-    last: str
-    nodes: int
-
-
-class PlannedFinetune(NamedTuple):
-    only_if_needed: bool  #: not asked for: the accuracy measurement decides
-    layers: int
-    streamed: int
-    heaviest: str
-    heaviest_bytes: int
-    seconds: float
-
-
-class PlannedDeviceLayer(NamedTuple):
-    """Device memory that a layer needs while it is fine-tuned, on the GPU that needs most."""
-
-    name: str
-    streamed: bool
-    bytes: int
-
-
-class PlannedDevice(NamedTuple):
-    """Memory that a run needs on each GPU. The runtime's own memory in calibration cannot be predicted."""
-
-    devices: int  #: 0: the run uses the CPU only
-    budget: int  #: bytes, of each device
-    calibration_counters: int
-    layers: list[PlannedDeviceLayer]
-
-    @classmethod
-    def of(cls, told: dict[str, Any]) -> Self:
-        return cls(**{**told, "layers": [PlannedDeviceLayer(**layer) for layer in told["layers"]]})
 
 
 _STAGES = (Column("stage", "name"), Column("seconds", "seconds", fixed(2)), Column("peak", "peak_memory", size))
@@ -206,7 +166,7 @@ class _Result(abc.ABC):
         for name, kind in tuples:
             if values.get(name):
                 values[name] = kind(**values[name])
-        if "family" in values:
+        if isinstance(values.get("family"), list):
             values["family"] = {m["name"]: QuantizeResult.of(m["result"], output=m["output"]) for m in values["family"]}
         if "kv_scales" in values:
             values["kv_scales"] = [KvScales(**layer) for layer in values["kv_scales"]]
@@ -435,8 +395,20 @@ class Plan(_Result):
     measuring_seconds: float  #: of measuring accuracy
     measuring_inferences: float  #: the same in plain inferences of all samples
     notes: list[str]
+    family: dict[str, Plan]  #: by name, where several results were asked for; empty otherwise
+
+    @classmethod
+    def of(cls, told: dict[str, Any], **more: Any) -> Self:
+        values = {name: value for name, value in told.items() if name not in ("name", "family")}
+        values["finetune"] = PlannedFinetune(**told["finetune"])
+        values["device"] = PlannedDevice.of(told["device"])
+        plan = super().of(values, family={}, **more)
+        plan.family = {member["name"]: cls.of(member) for member in told["family"]}
+        return plan
 
     def _heading(self) -> str:
+        if self.family:
+            return "\n".join(f"{name}: {member._heading()}" for name, member in self.family.items())
         return (
             f"{self.nodes_quantized} nodes quantized, {self.nodes_in_float} left in float, {self.tensors_observed} tensors "
             f"observed; predicted peak {size(self.peak_memory)} of a budget of {size(self.memory_budget)}, output "

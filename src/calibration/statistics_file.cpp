@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "onnx/wire.h"
 
 namespace detent::calibration {
 namespace {
@@ -281,7 +282,7 @@ Statistics decode(std::span<const std::byte> bytes, const std::string& where) {
   try {
     return parse(message);
   } catch (const protozero::exception& e) {
-    throw bad_input(fmt::format("{} is damaged: {}", where, e.what()), "calibrate again");
+    throw bad_input(fmt::format("{} is damaged: {}", where, onnx::damage(e)), "calibrate again");
   } catch (const std::logic_error& e) {
     throw bad_input(fmt::format("{} is damaged: it holds {}", where, e.what()), "calibrate again");
   }

@@ -50,7 +50,8 @@ std::string cause_of(const onnx::Model& model, const graph::Index& index, const 
   const bool on_cpu = target.is_ort_cpu || target.name == "openvino";
   for (const auto* node : nodes) {
     const auto forms = signature_of(model, index, *node, target);
-    if (graph::is_product(*node) && differences.over_one > 0 && on_cpu && saturates(forms) && !sums_8_bit_products_exactly())
+    if (graph::is_product(*node) && differences.over_one > 0 && on_cpu && saturates(forms) &&
+        !sums_8_bit_products_exactly())
       return "pairs of uint8 x int8 products saturate in 16 bits on this CPU, which has no VNNI; quantize with "
              "--set weight-range=pairs";
   }

@@ -16,8 +16,13 @@ Wire Wire::own(std::string bytes) {
   return {view, std::move(owner)};
 }
 
+std::string damage(const protozero::exception& cause) {
+  const bool is_cut = dynamic_cast<const protozero::end_of_buffer_exception*>(&cause) != nullptr;
+  return is_cut ? "it ends inside a field" : "it holds bytes that are no field";
+}
+
 void throw_damaged(const std::string& where, const protozero::exception& cause) {
-  throw bad_input(fmt::format("{} is truncated or not an ONNX file ({})", where, cause.what()),
+  throw bad_input(fmt::format("{} is truncated or not an ONNX file: {}", where, damage(cause)),
                   "check that it was copied whole; detent reads .onnx files");
 }
 

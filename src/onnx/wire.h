@@ -38,6 +38,9 @@ struct RawField {
   Wire wire;
 };
 
+/// What is wrong with the protobuf data that protozero refused, in words for people.
+std::string damage(const protozero::exception& cause);
+
 /// Throws the bad_input that damaged protobuf data in `where` are for the user.
 [[noreturn]] void throw_damaged(const std::string& where, const protozero::exception& cause);
 

@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "calibration/device_observers.h"
 #include "config/derived.h"
+#include "config/family.h"
 #include "config/validate.h"
 #include "data/sample.h"
 #include "exec/session.h"
@@ -29,6 +30,7 @@
 #include "run/calibration_device.h"
 #include "run/deadline.h"
 #include "run/files/model_folder.h"
+#include "run/files/outputs.h"
 #include "run/model/automatic_target.h"
 #include "run/model/choose_by_speed.h"
 #include "run/model/float_types_16_bit.h"
@@ -232,13 +234,14 @@ void count_nodes(run::Prepared prepared, const QuantizeOptions& options, Plan& p
   count_nodes(prepared.model, run::place_qdq_pairs(prepared, options.config), plan);
 }
 
-void add_stages(const remedies::StageMemory& memory, Plan& plan) {
+// Without a budget that was given, the run leaves nothing out.
+void add_stages(const remedies::StageMemory& memory, bool has_budget, Plan& plan) {
   plan.stages = {{"calibration", plan.peak_memory}};
   const std::pair<const char*, std::uint64_t> more[] = {
       {"measuring accuracy", memory.measuring}, {"tuning weights", memory.tuning}, {"latency", memory.timing}};
   for (const auto& [what, bytes] : more) {
     if (bytes == 0) continue;
-    const bool left_out = bytes > plan.memory_budget;
+    const bool left_out = has_budget && bytes > plan.memory_budget;
     plan.stages.push_back({left_out ? fmt::format("{}: left out", what) : what, bytes});
     if (!left_out) plan.peak_memory = std::max(plan.peak_memory, bytes);
   }
@@ -286,9 +289,10 @@ Plan plan_within_time(const QuantizeOptions& options) {
   }
   add_cost(*cost, result);
   add_sweep(prepared, placement, types, circumstances, run::budget_of(options.resources, work.path()), result);
-  add_stages(remedies::stage_memory(prepared, types, placement, options,
-                                    {first.bytes, std::max<std::size_t>(result.files, 1)}, result.memory_budget),
-             result);
+  const auto stages = remedies::stage_memory(
+      prepared, types, placement, options, {first.bytes, std::max<std::size_t>(result.files, 1)}, result.memory_budget);
+  remedies::refuse_over_budget(options, stages);
+  add_stages(stages, options.resources.memory_budget.has_value(), result);
   const auto machine = profile::measure_machine(static_cast<int>(circumstances.threads), work.path());
   if (config::may_measure_accuracy(options) && config::has_samples(options))
     result.measuring_inferences = inferences_of_measuring(result, placement.marks.size());
@@ -303,14 +307,53 @@ Plan plan_within_time(const QuantizeOptions& options) {
   return result;
 }
 
+// A float model as it is.
+Plan plan_of_copy(const QuantizeOptions& options) {
+  Plan copy;
+  copy.output_bytes = run::size_on_disk(onnx::read_model(run::model_file(options.model)));
+  return copy;
+}
+
+Plan plan_family(const QuantizeOptions& options) {
+  Plan all;
+  for (const auto* member : config::family_of(options)) {
+    const auto of_member = config::options_of(*member, options);
+    auto planned = member->format.empty() ? plan_of_copy(of_member) : plan(of_member);
+    planned.name = member->name;
+    if (planned.files > 0) all.files = planned.files;
+    if (!planned.inputs.empty()) all.inputs = planned.inputs;
+    all.peak_memory = std::max(all.peak_memory, planned.peak_memory);
+    all.memory_budget = std::max(all.memory_budget, planned.memory_budget);
+    all.disk_budget = std::max(all.disk_budget, planned.disk_budget);
+    all.work_bytes = std::max(all.work_bytes, planned.work_bytes);
+    all.output_bytes += planned.output_bytes;
+    all.family.push_back(std::move(planned));
+  }
+  return all;
+}
+
+// What follows from measuring, or has no plan.
+void refuse_unplanned(const QuantizeOptions& options) {
+  if (config::searches_formats(options))
+    throw usage_error(fmt::format("{} searches formats, and which it finds is not known before they are measured",
+                                  options.max_latency ? "--max-latency" : "--max-size without --weights-only"),
+                      "plan one format, as with --format int8; detent search --time-limit bounds the search");
+  const auto result = config::result_of(options);
+  if (result == config::kMixed)
+    throw usage_error("--node-formats: there is no plan for several formats in one model",
+                      "plan them one by one, as with --format int8 and --format q4");
+  if (result == config::kCache)
+    throw usage_error("--kv-cache: there is no plan for a run that changes the cache alone",
+                      "leave it out, or plan it beside --weights-only");
+}
+
 }  // namespace
 
 Plan plan(const QuantizeOptions& options) {
   if (auto named = run::with_named_target(options)) return plan(*named);
+  refuse_unplanned(options);
   config::validate(options, config::kPlan);
-  if (config::searches_formats(options))
-    throw usage_error("--max-size without --weights-only searches formats, which is not known before it is measured",
-                      "give --weights-only as well, or detent search");
+  if (!options.family.empty()) return plan_family(options);
   if (pipeline::is_of_format(options)) return run::within_time(options, pipeline::plan_of_format);
   return run::within_time(options, plan_within_time);
 }

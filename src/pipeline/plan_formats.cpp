@@ -77,6 +77,8 @@ class FormatPlanner {
       plan_.notes = prepared.notes;
       place(prepared);
     }
+    if (options_.kv_cache.type != KvCacheType::keep)
+      plan_.notes.emplace_back("what the samples take that give the cache its scales is not counted");
     plan_.notes.emplace_back(
         "memory and time are predicted for integers with scales from samples, not for this format");
     return std::move(plan_);

@@ -67,6 +67,16 @@ Memory parse_statm(std::string_view text) {
   return {resident, resident - file_backed, file_backed};
 }
 
+/// Of a page that several processes map, one that maps it counts a part here (PSS): our own count has all of those that
+/// a child shares with us. Where the kernel does not tell parts, such pages count in each.
+Memory memory_of_child(pid_t process) {
+  const auto text = read_text(fmt::format("/proc/{}/smaps_rollup", process));
+  const std::uint64_t resident = field(text, "Pss:") * 1024;
+  if (resident == 0) return parse_statm(read_text(fmt::format("/proc/{}/statm", process)));
+  const std::uint64_t anonymous = std::min(field(text, "Pss_Anon:") * 1024, resident);
+  return {resident, anonymous, resident - anonymous};
+}
+
 /// From the text of an io file.
 DiskTraffic parse_io(std::string_view text) { return {field(text, "read_bytes:"), field(text, "write_bytes:")}; }
 
@@ -148,9 +158,9 @@ DiskTraffic OwnDiskTraffic::now() const {
   return parse_io({text.data(), n > 0 ? static_cast<std::size_t>(n) : 0});
 }
 
-Memory memory_of(std::span<const pid_t> processes) {
+Memory memory_of(std::span<const pid_t> descendants) {
   Memory sum;
-  for (const pid_t process : processes) sum += parse_statm(read_text(fmt::format("/proc/{}/statm", process)));
+  for (const pid_t process : descendants) sum += memory_of_child(process);
   return sum;
 }
 

@@ -52,9 +52,10 @@ class OwnDiskTraffic {
 /// share this process's memory (between vfork and exec) are left out, or the same pages would count twice.
 std::vector<pid_t> live_descendants();
 
-Memory memory_of(std::span<const pid_t> processes);
+/// A page that they share with others, as with this process, counts in parts that make one.
+Memory memory_of(std::span<const pid_t> descendants);
 
-/// Memory of this process plus that of `descendants`; pages shared between processes count once in each.
+/// Memory of this process plus that of `descendants`: a page that they share counts once, or a little more.
 Memory memory_now(std::span<const pid_t> descendants);
 inline Memory memory_now() { return memory_now(live_descendants()); }
 

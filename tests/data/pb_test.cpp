@@ -90,7 +90,9 @@ TEST(Pb, BadTensorsAreRefused) {
   expect_refused(raw_tensor(DataType::int4, {2}, "1"), {"not a tensor of numbers"});
   expect_refused(raw_tensor(DataType::float32, {3}, "1234", "two\nlines"), {"two\\x0alines"});
   expect_refused(Tensor(DataType::float32, {std::int64_t{1} << 40}).bytes, {"'t.pb'"});
-  expect_refused("\x0a\xff", {"'t.pb'", "truncated or not an ONNX file", "TensorProto"});
+  expect_refused("\x0a\xff", {"'t.pb'", "truncated or not an ONNX file: it ends inside a field", "TensorProto"});
+  for (const char* bytes : {"\x03x", "\x07x", "\x0c", "\x02x"})
+    expect_refused(bytes, {"'t.pb'", "truncated or not an ONNX file: it holds bytes that are no field", "TensorProto"});
   Tensor many(DataType::int8, {1});
   for (int i = 0; i < 2; ++i) many.writer.add_int32(5, 1);
   expect_refused(many.bytes, {"'t.pb'"});

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -72,7 +73,13 @@ def without_progress(stderr: str) -> str:
     return re.sub(r"^.*  memory \d.*, peak \d.*\n", "", stderr, flags=re.MULTILINE)
 
 
-def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+class Ran(subprocess.CompletedProcess[str]):
+    """Of the command: `notes` are the lines of notes on stderr, which `stderr` is without."""
+
+    notes: str = ""
+
+
+def detent(*arguments: object, **options: object) -> Ran:
     """Runs the binary; options go to subprocess.run. What quantizes does so as quantize_static, if no preset is
     named, and times nothing, if not asked to."""
     command = [str(DETENT), *map(str, arguments)]
@@ -83,8 +90,11 @@ def detent(*arguments: object, **options: object) -> subprocess.CompletedProcess
         command += ["--optimize-for", "size"]  # what the machine is fast at is of no concern, but in test_speed.py
     if command[1:2] == ["quantize"] and "--bench" not in command:
         command.append("--no-bench")
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
-    result.stderr = without_progress(result.stderr)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+    lines = without_progress(ran.stderr).splitlines(keepends=True)
+    is_note = [line.startswith("detent: note: ") for line in lines]
+    result = Ran(ran.args, ran.returncode, ran.stdout, "".join(itertools.compress(lines, [not note for note in is_note])))
+    result.notes = "".join(itertools.compress(lines, is_note))
     return result
 
 

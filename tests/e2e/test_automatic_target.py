@@ -54,7 +54,7 @@ def test_plan_yaml_and_what_contradicts(cnn: Path, tmp_path: Path) -> None:
     env = with_provider("OpenVINOExecutionProvider")
     (tmp_path / "options.yaml").write_text("target: auto\n")
     planned = detent("plan", cnn / "m.onnx", "--config", tmp_path / "options.yaml", env=env)
-    assert planned.returncode == 0 and "note: --target auto: openvino" in planned.stdout
+    assert planned.returncode == 0 and "note: --target auto: openvino" in planned.notes
     given = ["--calibration-data", cnn / "data", "--target", "auto", "--weight-type", "uint8"]
     refused = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", *given, env=env)
     assert refused.returncode == 2 and "--weight-type uint8 contradicts --target openvino" in refused.stderr

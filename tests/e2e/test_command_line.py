@@ -159,3 +159,30 @@ def unescaped(special: str, line: str) -> list[str]:
 def test_an_option_without_its_value_is_told_in_words() -> None:
     told = support.detent("bench", "m.onnx", "--threads")
     assert (told.returncode, told.stderr) == (2, "detent: error: --threads needs a value; see: detent help bench\n")
+
+
+def test_notes_go_to_standard_error(command: list[str], tmp_path: Path) -> None:
+    """Results alone are on standard output, so that a program can read them; --quiet leaves notes out, and JSON holds them."""
+    data, model = command[command.index("--calibration-data") + 1], command[2]
+    note = "1 BatchNormalization nodes were folded into the convolutions before them"
+    written = tmp_path / "q.onnx"
+    quantized = [*command[1:], "-o", written]
+    noted = [
+        quantized,
+        [*quantized, "--summary", "md"],
+        ["quantize", model, "-o", tmp_path / "family", "--calibration-data", data, "--family", "int8,fp16", "--no-bench"],
+        ["plan", model, "--calibration-data", data],
+    ]
+    for words in noted:
+        ran = run([command[0]], *words)
+        assert ran.returncode == 0 and f": {note}\n".encode() in ran.stderr, words
+        assert b"note:" not in ran.stdout and ran.stdout.count(b"\n") > 1, words
+        assert all(line.startswith(b"detent: note: ") for line in ran.stderr.splitlines()), words
+    for words in (["check", written], ["verify", model, written, "--calibration-data", data]):
+        ran = run([command[0]], *words, "--target", "auto")
+        assert ran.returncode == 0 and ran.stderr.startswith(b"detent: note: --target auto: "), words
+        assert b"note:" not in ran.stdout and ran.stdout, words
+    quiet = run([command[0]], *quantized, "-q")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b"")
+    told = run([command[0]], *quantized, "--json")
+    assert told.stderr == b"" and note in json.loads(told.stdout)["notes"]

@@ -90,8 +90,50 @@ def test_what_the_run_refuses_the_plan_refuses_too(tmp_path: Path) -> None:
     words = ["--weights-only", "--exclude-op-types", "MatMul,Gemm,Gather"]
     told = [support.detent(*c, tmp_path / "model.onnx", *words) for c in (["plan"], ["quantize", "-o", tmp_path / "q.onnx"])]
     assert told[0].returncode == told[1].returncode != 0 and told[0].stderr == told[1].stderr
-    searched = support.detent("plan", tmp_path / "model.onnx", "--max-size", "1MiB")
-    assert searched.returncode == 2 and "--weights-only" in searched.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--max-size", "1MiB"], "--max-size without --weights-only searches formats.*; plan one format"),
+        (["--max-latency", "5ms"], "--max-latency searches formats.*; plan one format"),
+        (
+            ["--node-formats", "conv_a=int8"],
+            "--node-formats: there is no plan for several formats in one model; plan them",
+        ),
+        (["--kv-cache", "int8", "--preset", "none"], "--kv-cache: there is no plan for a run that changes the cache alone; "),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_has_no_plan_says_why(tmp_path: Path, options: list[str], says: str) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
+    told = support.detent("plan", tmp_path / "model.onnx", *options)
+    assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
+    assert re.search(says, told.stderr), told.stderr
+
+
+def test_the_plan_of_a_family_has_a_plan_for_each(place: Place, tmp_path: Path) -> None:
+    model, data = place
+    names = ["fp32", "q8", "fp16"]
+    line = [model, "--calibration-data", data, "--family", ",".join(names)]
+    planned = plan(*line)
+    assert [member["name"] for member in planned["family"]] == names
+    done = json.loads(support.detent("quantize", *line, "-o", tmp_path / "out", "--json").stdout)["family"]
+    for member, made in zip(planned["family"], done, strict=True):
+        assert abs(member["output_bytes"] - made["model_bytes_after"]) < 0.1 * made["model_bytes_after"] + (64 << 10)
+        assert member["nodes_quantized"] == made.get("nodes_quantized", 0)
+    assert planned["output_bytes"] == sum(member["output_bytes"] for member in planned["family"])
+    text = support.detent("plan", *line).stdout.splitlines()
+    assert [line.split()[0] for line in text[-4:]] == [*names, "3"]
+
+
+def test_the_plan_refuses_over_budget_what_was_asked_for(trained: list[object]) -> None:
+    asked = [*BALANCED, "--finetune", "adaround", "--memory-budget", "60MiB"]
+    told = [support.detent(command, *trained, *asked) for command in ("plan", "quantize")]
+    assert told[0].returncode == told[1].returncode == 4
+    assert all("fine-tuning needs" in each.stderr for each in told), [each.stderr for each in told]
+    free = plan(*trained, *BALANCED)
+    assert not any("left out" in stage["what"] for stage in free["stages"])  # without a budget the run leaves nothing out
 
 
 def test_what_measuring_takes(place: Place) -> None:

@@ -152,7 +152,7 @@ def test_inputs_that_no_sample_can_be_of_stop_no_form_that_runs_nothing(tmp_path
     onnx.save(made, tmp_path / "m.onnx")
     result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *FORMS[form])
     assert result.returncode == 0, result.stderr
-    assert "latency was not measured: " in result.stdout and "loaded, but not run: " in result.stdout
+    assert "latency was not measured: " in result.stderr and "loaded, but not run: " in result.stderr
     feed = {"x": np.ones((2, 64), np.float32), "word": np.array(["a", "b"])}
     x, y = (ort.InferenceSession(tmp_path / f"{name}.onnx").run(None, feed) for name in "mq")
     assert support.sqnr([[x[0]]], [[y[0]]]) > 15 and x[1].tolist() == y[1].tolist()

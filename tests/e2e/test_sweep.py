@@ -38,7 +38,7 @@ class Case:
         preset = [] if "--preset" in options else support.PLAIN
         return [str(part) for part in [*common, "--threads", 2, *preset, *options]]
 
-    def run(self, *options: object, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+    def run(self, *options: object, failpoint: str = "") -> support.Ran:
         return support.detent(*self.command(*options), env={**os.environ, "DETENT_FAILPOINT": failpoint})
 
     def digest(self, *options: object) -> str:
@@ -315,7 +315,7 @@ def test_changed_samples_are_refused(killed: Case) -> None:
 def test_an_interrupted_run_is_told_of(killed: Case) -> None:
     result = killed.run(*CUT)
     assert result.returncode == 0
-    assert "there is an interrupted run for this output in" in result.stdout
+    assert "there is an interrupted run for this output in" in result.notes
     assert len(list(killed.work.iterdir())) == 1
 
 
@@ -361,7 +361,7 @@ def test_interrupted_with_resume_goes_on_later(slow: Case, tmp_path: Path) -> No
     assert len(list(slow.work.iterdir())) == 1
     result = slow.run("--batch-size", 1, *CUT, "--resume")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "resumed in segment" in result.stdout
+    assert "resumed in segment" in result.notes
     assert not list(slow.work.iterdir())
     assert support.sha256(slow.output) == slow.beside(tmp_path / "again").digest("--batch-size", 1)
 
@@ -466,7 +466,7 @@ def test_a_default_run_is_not_cut(small: Case, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
     result = case.run()
     assert (result.returncode, result.stderr) == (0, "")
-    assert "segment" not in result.stdout
+    assert "segment" not in result.stdout + result.notes
     assert not list(case.work.iterdir())
 
 

@@ -59,7 +59,7 @@ void print_result(const BenchResult& r) {
   print_text("{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n",
              count_with_noun(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
              r.runtime);
-  for (const auto& note : r.notes) print_text("note: {}\n", note);
+  print_notes(r.notes);
   for (const auto& model : r.models) {
     if (!model.operators.empty()) print_operators(model);
   }

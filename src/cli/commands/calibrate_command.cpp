@@ -30,7 +30,7 @@ void print_result(const std::filesystem::path& output, const config::CommandLine
     return;
   }
   if (line.quiet) return;
-  for (const auto& note : r.notes) print_text("note: {}\n", note);
+  print_notes(r.notes);
   for (const auto& s : line.verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   const std::string ranks = r.ranks > 1 ? fmt::format(" by {} ranks", r.ranks) : "";

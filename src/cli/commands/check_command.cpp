@@ -60,7 +60,7 @@ void print_exceptions(const CheckResult& r) {
 }
 
 void print_report(const CheckOptions& options, const CheckResult& r) {
-  if (!r.target_reason.empty()) print_text("note: {}\n", r.target_reason);
+  if (!r.target_reason.empty()) print_note(r.target_reason);
   for (const auto& problem : r.problems) print_text("problem: {}\n", problem);
   print_exceptions(r);
   print_text("{} on {}\n", options.model.string(), checking::headline(r));

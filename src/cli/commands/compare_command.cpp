@@ -59,7 +59,7 @@ void print_tokens(const NextTokens& tokens) {
 }
 
 void print_comparison(const Comparison& result, bool outputs_only, std::size_t layers) {
-  for (const auto& note : result.notes) print_text("note: {}\n", note);
+  print_notes(result.notes);
   if (result.next_tokens) print_tokens(*result.next_tokens);
   print_table(result.outputs, 0, "output, as deployed");
   if (outputs_only) return;

@@ -114,7 +114,7 @@ void print_report(const Inspection& r, std::size_t layers) {
   if (r.heaviest) print_text("heaviest layer: {} {}\n", r.layers[*r.heaviest].op_type, r.layers[*r.heaviest].name);
   if (r.transformer) print_transformer(*r.transformer);
   print_products(r);
-  for (const auto& note : r.notes) print_text("note: {}\n", note);
+  print_notes(r.notes);
   print_layers(r, layers);
 }
 

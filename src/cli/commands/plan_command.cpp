@@ -62,6 +62,10 @@ nlohmann::json to_json(const Plan& p) {
   }
   for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
   for (const auto& s : p.stages) out["stages"].push_back({{"what", s.what}, {"bytes", s.bytes}});
+  for (const auto& member : p.family) {
+    out["family"].push_back(to_json(member));
+    out["family"].back()["name"] = member.name;
+  }
   for (const auto& m : p.memory) out["memory"].push_back({{"what", m.what}, {"bytes", m.bytes}});
   return out;
 }
@@ -86,8 +90,24 @@ void print_device(const PlannedDevice& d) {
   }
 }
 
+// A line for each member.
+void print_family(const Plan& p) {
+  for (const auto& m : p.family) {
+    const auto what = m.floats
+                          ? fmt::format("{} in 16-bit floats, {} in float32", m.floats->nodes, m.floats->nodes_kept)
+                          : fmt::format("quantize {}, leave {} in float", m.nodes_quantized, m.nodes_in_float);
+    const auto peak = m.peak_memory > 0 ? "peak memory " + format_size(m.peak_memory) + ", " : std::string();
+    print_text("{:<6} {}; {}output {} (estimated)\n", m.name, what, peak, format_size(m.output_bytes));
+    for (const auto& note : m.notes) print_note(fmt::format("{}: {}", m.name, note));
+  }
+  const auto files = p.files > 0 ? " over " + count_with_noun(p.files, "file") : std::string();
+  print_text("{}{}, output {} (estimated)\n", count_with_noun(p.family.size(), "model"), files,
+             format_size(p.output_bytes));
+}
+
 void print_plan(const Plan& p) {
   for (const auto& [name, shape] : p.inputs) print_text("input {} {} (first sample)\n", name, shape);
+  if (!p.family.empty()) return print_family(p);
   if (p.floats) {
     print_text("{} in 16-bit floats, {} in float32", count_with_noun(p.floats->nodes, "node"), p.floats->nodes_kept);
   } else {
@@ -107,7 +127,11 @@ void print_plan(const Plan& p) {
                format_count(p.observed_elements));
     print_text("peak memory {:>12}  (budget {})\n", format_size(p.peak_memory), format_size(p.memory_budget));
     if (p.stages.size() > 1) {
-      for (const auto& s : p.stages) print_text("  {:>22}  {}\n", format_size(s.bytes), s.what);
+      for (const auto& s : p.stages) {
+        const bool is_tuning = s.what == "tuning weights" && p.finetune.only_if_needed;
+        print_text("  {:>22}  {}{}\n", format_size(s.bytes), s.what,
+                   is_tuning ? ", if they cause much of the error" : "");
+      }
       print_text("of calibration\n");
     }
     for (const auto& m : p.memory) print_text("  {:>22}  {}\n", format_size(m.bytes), m.what);
@@ -130,7 +154,7 @@ void print_plan(const Plan& p) {
     print_text("sensitivity {:>10.1f} s (rough estimate: {:.0f} times plain inference of the samples)\n",
                p.measuring_seconds, p.measuring_inferences);
   if (p.transformer) print_transformer(*p.transformer);
-  for (const auto& note : p.notes) print_text("note: {}\n", note);
+  print_notes(p.notes);
 }
 
 }  // namespace

@@ -233,11 +233,15 @@ void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
              format_size(r.model_bytes_before), format_size(r.model_bytes_after), counted_samples(r.samples));
 }
 
+void print_all_notes(const QuantizeResult& r) {
+  print_notes(r.notes);
+  for (const auto& member : r.family) {
+    for (const auto& note : member.result.notes) print_note(fmt::format("{}: {}", member.name, note));
+  }
+}
+
 // A line for each member.
 void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
-  for (const auto& member : r.family) {
-    for (const auto& note : member.result.notes) print_text("note: {}: {}\n", member.name, note);
-  }
   for (const auto& member : r.family) print_rotation(member.result, member.name);
   for (const auto& s : verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<32} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
@@ -249,7 +253,6 @@ void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool 
 }
 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
-  for (const auto& note : r.notes) print_text("note: {}\n", note);
   if (!r.family.empty()) return print_family(options, r, verbose);
   if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy, verbose);
   if (tunes(options.finetune.rounding)) print_layers(r.layers);
@@ -311,9 +314,11 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
     json["made"] = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
     json["detent"] = DETENT_VERSION;
     print_json(json);
-  } else if (line.quiet) {
     return;
-  } else if (line.summary == config::SummaryForm::md) {
+  }
+  if (line.quiet) return;
+  print_all_notes(result);
+  if (line.summary == config::SummaryForm::md) {
     const auto json = quantize_json(options, result);
     const auto members = json.value("family", std::vector{json});
     print_text("{}", markdown_table(members));

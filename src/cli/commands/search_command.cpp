@@ -52,8 +52,8 @@ void print_result(const SearchResult& r, const SearchOptions& options) {
                p.on_front ? "yes" : "", p.name, fmt::join(p.chosen, ", "));
   print_text("{} of products and formats, {} measured, {}\n", count_with_noun(r.candidates, "candidate"),
              count_with_noun(points.size(), "model"), count_with_noun(r.samples, "sample"));
-  if (r.out_of_time) print_text("time was up: models that were wanted are missing\n");
-  for (const auto& note : r.notes) print_text("note: {}\n", note);
+  if (r.out_of_time) print_note("time was up: models that were wanted are missing");
+  print_notes(r.notes);
   print_machines(r, options);
   for (const auto& p : points) {
     if (p.written) print_text("{}: {}\n  {}\n", fmt::join(p.chosen, ", "), p.written->string(), p.command);

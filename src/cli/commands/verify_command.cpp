@@ -83,8 +83,8 @@ void print_layers(const Verification& r, std::size_t limit) {
 }
 
 void print_result(const Verification& r, std::size_t layers) {
-  if (!r.target_reason.empty()) print_text("note: {}\n", r.target_reason);
-  for (const auto& note : r.notes) print_text("note: {}\n", note);
+  if (!r.target_reason.empty()) print_note(r.target_reason);
+  print_notes(r.notes);
   print_outputs(r);
   print_layers(r, layers);
   if (r.latency.size() == 2)

@@ -72,8 +72,13 @@ void print_help(const std::string& text) {
 }
 
 void print_note(std::string_view text) {
+  flush_out();
   const auto line = fmt::format("detent: note: {}\n", printable(text));
   std::fputs(line.c_str(), stderr);
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const auto& note : notes) print_note(note);
 }
 
 void flush_out() { require(std::fflush(stdout) == 0); }

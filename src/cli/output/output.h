@@ -1,4 +1,4 @@
-// What the command line says: results on standard output, one line for a failure on standard error.
+// What the command line says: results on standard output; notes, and one line for a failure, on standard error.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "detent/error.h"
 
@@ -44,8 +45,9 @@ void flush_out();
 /// Prints help: headings stand out where colours may be used.
 void print_help(const std::string& text);
 
-/// Prints a line on standard error that is no failure.
+/// Prints a line on standard error that is no failure, after what was printed on standard output so far.
 void print_note(std::string_view text);
+void print_notes(const std::vector<std::string>& notes);
 
 /// Whether text may have colours there: a terminal that shows them, and NO_COLOR (https://no-color.org) is not set.
 bool takes_colours(int descriptor) noexcept;

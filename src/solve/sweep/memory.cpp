@@ -9,6 +9,8 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "graph/index.h"
+#include "graph/traits.h"
 #include "planning/limits.h"
 #include "planning/side_by_side.h"
 #include "solve/sweep/cost.h"
@@ -33,6 +35,30 @@ planning::StagesOfForm nodes_of(const std::vector<Stage>& stages, const std::vec
 }
 
 std::uint64_t less(std::uint64_t from, std::uint64_t what) { return from - std::min(from, what); }
+
+// Tables that are quantized stand there as integers and, since no kernel looks up pairs, as floats too. `selected`: the
+// nodes of a float model that will be quantized; null: the model is quantized.
+std::uint64_t dequantized_tables(const onnx::Model& model, const std::vector<bool>* selected) {
+  const graph::Index index(model);
+  std::map<std::string, std::uint64_t> tables;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!graph::has_trait(node, graph::Trait::looks_up)) continue;
+    const int pair = index.producer(node.inputs().front());
+    const bool has_pair =
+        pair != graph::kNone && model.graph.nodes[static_cast<std::size_t>(pair)].is("DequantizeLinear");
+    if (selected != nullptr ? !(*selected)[n] : !has_pair) continue;
+    const auto& name =
+        has_pair ? model.graph.nodes[static_cast<std::size_t>(pair)].inputs().front() : node.inputs().front();
+    const int table = index.initializer(name);
+    if (table == graph::kNone) continue;
+    const auto count = static_cast<std::uint64_t>(model.graph.initializers[static_cast<std::size_t>(table)].count());
+    tables[name] = count * (sizeof(float) + 1);
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [name, size] : tables) bytes += size;
+  return bytes;
+}
 
 // What each layer takes at its turn, and what is there beside it.
 struct Needs {
@@ -91,7 +117,7 @@ std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::M
     return !selected[node] || !is_selected(float_model.graph.nodes[node], config);
   });
   if (layers.empty()) return 0;
-  std::uint64_t integers = 0;
+  std::uint64_t integers = dequantized_tables(float_model, &selected);
   for (auto& layer : layers) {
     layer.quantized_node = layer.float_node;
     layer.input = layer.float_input;
@@ -105,7 +131,7 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
                           const graph::ValueTypes& types, const onnx::Model& quantized,
                           const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,
                           std::size_t threads) {
-  std::uint64_t integers = 0;
+  std::uint64_t integers = dequantized_tables(quantized, nullptr);
   for (const auto& layer : layers) integers += 2 * quantized.graph.initializers[layer.stored_weight].data.size();
   const auto needs =
       needs_of(budget, asked_for, float_model, types, quantized, layers, integers, samples, config, threads);
