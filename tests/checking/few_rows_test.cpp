@@ -54,7 +54,9 @@ struct Rows {
     node("Gemm", first, "p").node(between, {"p"}, "a").pair("a", "b", "z0");
     return node("Gemm", {"b", "w"}, "y");
   }
-  std::unordered_map<int, Joined> joined() const { return joined_products(model, graph::Index(model), types); }
+  std::unordered_map<int, ChainOutcome> joined() const {
+    return outcome_of_chained_products(model, graph::Index(model), types);
+  }
 };
 
 TEST(JoinedProducts, OfMoreRowsOrWideWeightsStayApart) {
@@ -67,12 +69,12 @@ TEST(JoinedProducts, OfMoreRowsOrWideWeightsStayApart) {
 
 TEST(JoinedProducts, AreWrongWhereAZeroPointIsTakenAlong) {
   for (const int product : {kFirst, kSecond}) {
-    EXPECT_EQ(Rows(1).products().joined().at(product), Joined::wrong);
-    EXPECT_EQ(Rows(1).products("Relu", "no_bias").joined().at(product), Joined::wrong);
+    EXPECT_EQ(Rows(1).products().joined().at(product), ChainOutcome::wrong);
+    EXPECT_EQ(Rows(1).products("Relu", "no_bias").joined().at(product), ChainOutcome::wrong);
     // A bias, an activation that stays, or no zero point keep it from that; then the kernel is one of floats.
-    EXPECT_EQ(Rows(1).products("Relu", "bias").joined().at(product), Joined::floats);
-    EXPECT_EQ(Rows(1).products("Tanh").joined().at(product), Joined::floats);
-    EXPECT_EQ(Rows(1, "z0").products().joined().at(product), Joined::floats);
+    EXPECT_EQ(Rows(1).products("Relu", "bias").joined().at(product), ChainOutcome::floats);
+    EXPECT_EQ(Rows(1).products("Tanh").joined().at(product), ChainOutcome::floats);
+    EXPECT_EQ(Rows(1, "z0").products().joined().at(product), ChainOutcome::floats);
   }
 }
 
@@ -86,7 +88,7 @@ TEST(JoinedProducts, RunOnIntegersThatOthersReadToo) {
   net.node("Sigmoid", {"d"}, "other");
   net.model.graph.outputs.push_back({"other", onnx::DataType::float32, {}, {}});
   const auto joined = net.products().joined();
-  EXPECT_EQ(joined.at(kFirst + 1), Joined::integers);
+  EXPECT_EQ(joined.at(kFirst + 1), ChainOutcome::integers);
 }
 
 }  // namespace
