@@ -8,6 +8,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/paths.h"
@@ -266,8 +267,8 @@ void judge_outputs(const Side& original, const Side& quantized, const graph::Ind
   }
   if (in_other_numbers > 0)
     comparison.notes.push_back(
-        fmt::format("{} outputs have no floats in the quantized model, as a cache in 8 bits, and were not compared",
-                    in_other_numbers));
+        fmt::format("not compared, since the quantized model has no floats there, as in a cache of 8 bits: {}",
+                    count_with_noun(in_other_numbers, "output")));
 }
 
 bool worse(const Fidelity& a, const Fidelity& b) {

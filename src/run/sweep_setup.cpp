@@ -90,7 +90,7 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
     notes.emplace_back(
         "spooled tensors were kept as bfloat16 (--set spool-bfloat16): results differ from those in full precision");
   if (setup.spool->damaged() > 0)
-    notes.push_back(fmt::format("{} damaged records were computed again", setup.spool->damaged()));
+    notes.push_back(fmt::format("computed again: {}", count_with_noun(setup.spool->damaged(), "damaged record")));
   return notes;
 }
 

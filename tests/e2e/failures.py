@@ -46,7 +46,7 @@ def stopped(process: subprocess.Popen[str]) -> None:
 def check(code: int, says: str, returncode: int, stderr: str, stdout: str = "") -> str:
     assert returncode == code, stderr
     assert stdout == ""
-    lines = support.without_progress(stderr).splitlines()
+    lines = support.without_notes(stderr).splitlines()
     assert len(lines) == 1, stderr
     assert lines[0].startswith("detent: error: ")
     assert re.search(says, lines[0]), f"{says!r} is not in: {lines[0]}"

@@ -190,7 +190,7 @@ class Bench:
         such a run gives."""
         file = self.start.with_name("counts")
         result = self.run(DETENT_FAULT_COUNTS=str(file))
-        assert (result.returncode, support.without_progress(result.stderr)) == (0, ""), result.stderr
+        assert (result.returncode, support.without_notes(result.stderr)) == (0, ""), result.stderr
         assert not list(self.work.iterdir())
         self.expected, self.before = contents(self.out), contents(self.start / "out")
         self.restore()
@@ -219,7 +219,7 @@ class Bench:
     def wrong(self, result: subprocess.CompletedProcess[str]) -> str:
         # The runtime's library for processors says so itself when it may open no file.
         stderr = "".join(line for line in result.stderr.splitlines(keepends=True) if not line.startswith("Error in cpuinfo: "))
-        stderr, code = support.without_progress(stderr), result.returncode
+        stderr, code = support.without_notes(stderr), result.returncode
         if code not in (0, RESOURCE):
             return f"exit {code}: {stderr.strip()[-300:]}"
         if code == 0 and stderr:
@@ -250,7 +250,7 @@ class Bench:
     def wrong_later(self) -> str:
         """The next run, where this one has left what it goes on from."""
         result = self.run()
-        if (result.returncode, support.without_progress(result.stderr)) != (0, ""):
+        if (result.returncode, support.without_notes(result.stderr)) != (0, ""):
             return f"the next run: exit {result.returncode}: {result.stderr.strip()}"
         if list(self.work.iterdir()):
             return "the next run leaves its directory"

@@ -72,7 +72,7 @@ class Bench(faults.Bench):
                 time.sleep(delay)
                 process.kill()
             stderr = process.communicate(timeout=120)[1]
-        return process.returncode, support.without_progress(stderr).strip()
+        return process.returncode, support.without_notes(stderr).strip()
 
     def visible(self) -> dict[str, bytes]:
         """Outputs; what a killed process was writing may stay beside them under a hidden name."""
@@ -100,7 +100,7 @@ class Bench(faults.Bench):
         if self.done():
             return ""
         result = self.run()
-        if (result.returncode, support.without_progress(result.stderr)) != (0, ""):
+        if (result.returncode, support.without_notes(result.stderr)) != (0, ""):
             return f"the next run: exit {result.returncode}: {result.stderr.strip()[-300:]}"
         if self.command.measures:
             return faults.wrong_measured(self.visible(), 0)

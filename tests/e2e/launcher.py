@@ -18,9 +18,7 @@ SETTINGS = {
 }
 
 
-def mpirun(
-    ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def mpirun(ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | None = None, **variables: str) -> support.Ran:
     """Runs `detent ARGUMENTS` in so many processes; variables go to the environment. Skips the test where there is no
     MPI."""
     launcher = os.environ.get("MPIEXEC") or shutil.which("mpirun")
@@ -35,5 +33,4 @@ def mpirun(
         timeout=200,
         check=False,
     )
-    result.stderr = support.without_progress(result.stderr)
-    return result
+    return support.notes_apart(result)

@@ -79,6 +79,19 @@ class Ran(subprocess.CompletedProcess[str]):
     notes: str = ""
 
 
+def without_notes(stderr: str) -> str:
+    """What was said beside progress and notes: errors."""
+    return re.sub(r"^detent: note: .*\n", "", without_progress(stderr), flags=re.MULTILINE)
+
+
+def notes_apart(ran: subprocess.CompletedProcess[str]) -> Ran:
+    lines = without_progress(ran.stderr).splitlines(keepends=True)
+    is_note = [line.startswith("detent: note: ") for line in lines]
+    result = Ran(ran.args, ran.returncode, ran.stdout, "".join(itertools.compress(lines, [not note for note in is_note])))
+    result.notes = "".join(itertools.compress(lines, is_note))
+    return result
+
+
 def detent(*arguments: object, **options: object) -> Ran:
     """Runs the binary; options go to subprocess.run. What quantizes does so as quantize_static, if no preset is
     named, and times nothing, if not asked to."""
@@ -90,12 +103,7 @@ def detent(*arguments: object, **options: object) -> Ran:
         command += ["--optimize-for", "size"]  # what the machine is fast at is of no concern, but in test_speed.py
     if command[1:2] == ["quantize"] and "--bench" not in command:
         command.append("--no-bench")
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
-    lines = without_progress(ran.stderr).splitlines(keepends=True)
-    is_note = [line.startswith("detent: note: ") for line in lines]
-    result = Ran(ran.args, ran.returncode, ran.stdout, "".join(itertools.compress(lines, [not note for note in is_note])))
-    result.notes = "".join(itertools.compress(lines, is_note))
-    return result
+    return notes_apart(subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options))
 
 
 def quantize(model: Path, output: Path, data: Path, *options: object, **run_options: object) -> dict:

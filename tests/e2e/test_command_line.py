@@ -164,7 +164,7 @@ def test_an_option_without_its_value_is_told_in_words() -> None:
 def test_notes_go_to_standard_error(command: list[str], tmp_path: Path) -> None:
     """Results alone are on standard output, so that a program can read them; --quiet leaves notes out, and JSON holds them."""
     data, model = command[command.index("--calibration-data") + 1], command[2]
-    note = "1 BatchNormalization nodes were folded into the convolutions before them"
+    note = "folded into the convolutions before them: 1 BatchNormalization node"
     written = tmp_path / "q.onnx"
     quantized = [*command[1:], "-o", written]
     noted = [

@@ -58,7 +58,7 @@ def run(place: Place, command: list[object]) -> tuple[int, str]:
 def assert_sound(place: Place, command: list[object], before: list[Path]) -> None:
     code, stderr = run(place, command)
     assert code in CODES, (code, stderr[-500:])
-    lines = [line for line in support.without_progress(stderr).splitlines() if line.startswith("detent: error:")]
+    lines = [line for line in support.without_notes(stderr).splitlines() if line.startswith("detent: error:")]
     assert len(lines) == (code != 0), stderr[-500:]
     assert "report it" not in stderr, stderr[-500:]
     assert len(stderr) < 20_000

@@ -36,7 +36,7 @@ def run_measured(counts: Path, *arguments: object) -> dict:
     wrapper = pathlib.Path(__file__).with_name("measured.py")
     command = [sys.executable, "-I", "-S", wrapper, counts, support.DETENT, *arguments]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, support.without_progress(done.stderr)) == (0, ""), done.stderr
+    assert (done.returncode, support.without_notes(done.stderr)) == (0, ""), done.stderr
     return json.loads(counts.read_text())
 
 

@@ -58,7 +58,7 @@ def test_what_kills_the_runtime_is_not_written(tmp_path: Path, model: Path, data
     assert result.returncode == DEVICE, result.stderr
     said = "took longer than 1 s while it was run" if limit else "ended by a signal (Segmentation fault)"
     assert said in result.stderr
-    assert len(support.without_progress(result.stderr).strip().splitlines()) == 1
+    assert len(support.without_notes(result.stderr).strip().splitlines()) == 1
     assert str(output) in result.stderr
     assert [f.name for f in tmp_path.iterdir()] == ["q.onnx"]
     assert output.read_bytes() == b""

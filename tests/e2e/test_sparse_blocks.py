@@ -55,7 +55,7 @@ def test_words_and_resuming(tmp_path: Path) -> None:
     data, _ = correlated(tmp_path / "data")
     options = ["--weights-only", "--set", "sparsity=2:4", "--no-bench"]
     said = support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, *options)
-    assert said.returncode == 0 and "2 weights are 2:4 sparse" in said.stdout and "if dense" in said.stdout
+    assert said.returncode == 0 and "2 weights with 2:4 sparsity" in said.stdout and "if dense" in said.stdout
     (tmp_path / "killed").mkdir()
     found = support.resumed_after_kill("weights.solved=kill@1", model, data, tmp_path / "killed", *options)
     assert support.sha256(found) == support.sha256(tmp_path / "q.onnx")

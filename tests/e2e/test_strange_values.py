@@ -68,7 +68,7 @@ def test_every_option(place: Place, model: Path, data: Path) -> None:
                 env=place.environment,
                 check=False,
             )
-            told = support.without_progress(result.stderr.decode(errors="backslashreplace"))
+            told = support.without_notes(result.stderr.decode(errors="backslashreplace"))
             said = f"{command} {given}: {result.returncode}: {told[-300:]}"
             assert result.returncode in (0, USAGE, BAD_INPUT, RESOURCE, DEVICE), said
             assert "internal error" not in told and "\x1b" not in told, said

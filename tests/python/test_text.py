@@ -38,14 +38,15 @@ def text(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "text.txt"
 
 
-def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def command(*words: object, **environment: str) -> support.Ran:
+    ran = subprocess.run(
         [sys.executable, "-m", "detent", *map(str, words)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(support.LANGUAGE)]), **environment},
         check=False,
     )
+    return support.notes_apart(ran)
 
 
 def test_text_becomes_windows(folder, text):

@@ -122,8 +122,8 @@ void print_sparsity(const std::vector<BlockedWeight>& weights) {
   }
   if (count == 0) return;
   const auto n = static_cast<double>(count);
-  print_text("{} weights are 2:4 sparse: SQNR of a product's results {:.1f} dB in the mean, {:.1f} dB if dense\n",
-             count, sparse / n, dense / n);
+  print_text("{} with 2:4 sparsity: SQNR of a product's results {:.1f} dB in the mean, {:.1f} dB if dense\n",
+             count_with_noun(count, "weight"), sparse / n, dense / n);
 }
 
 // `member`: of a family, whose results are told together.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "graph/bodies.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
@@ -158,7 +159,7 @@ Notes replace_by_constants(onnx::Model& model, const std::vector<int>& nodes, st
   model.graph.nodes = std::move(kept);
   for (auto& tensor : results) model.graph.initializers.push_back(std::move(tensor));
   drop_unused_initializers(model);
-  return {fmt::format("{} constant nodes were computed and replaced by their results", nodes.size())};
+  return {fmt::format("computed and replaced by their results: {}", count_with_noun(nodes.size(), "constant node"))};
 }
 
 }  // namespace detent::graph

@@ -4,6 +4,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "base/bytes.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
@@ -124,7 +125,8 @@ Notes fold_batch_norm(onnx::Model& model, const Store& store) {
   if (removed_count == 0) return {};
   remove_nodes(model, removed);
   drop_unused_initializers(model);
-  return {fmt::format("{} BatchNormalization nodes were folded into the convolutions before them", removed_count)};
+  return {fmt::format("folded into the convolutions before them: {}",
+                      count_with_noun(removed_count, "BatchNormalization node"))};
 }
 
 Notes batch_norms_as_convolutions(onnx::Model& model, const ValueTypes& types, const Store& store) {
@@ -150,7 +152,8 @@ Notes batch_norms_as_convolutions(onnx::Model& model, const ValueTypes& types, c
   }
   if (changed == 0) return {};
   drop_unused_initializers(model);
-  return {fmt::format("{} BatchNormalization nodes became convolutions of one place for each channel", changed)};
+  return {fmt::format("made convolutions of one place for each channel: {}",
+                      count_with_noun(changed, "BatchNormalization node"))};
 }
 
 }  // namespace detent::graph

@@ -58,7 +58,7 @@ Notes lift_constants(onnx::Model& model) {
   const std::size_t lifted = model.graph.nodes.size() - kept.size();
   model.graph.nodes = std::move(kept);
   if (lifted == 0) return {};
-  return {fmt::format("{} Constant nodes became initializers", lifted)};
+  return {fmt::format("made initializers: {}", count_with_noun(lifted, "Constant node"))};
 }
 
 Notes drop_initializer_inputs(onnx::Model& model) {

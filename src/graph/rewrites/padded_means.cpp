@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "onnx/write.h"
@@ -44,7 +45,7 @@ Notes pad_before_means(onnx::Model& model) {
   }
   model.graph.nodes = std::move(nodes);
   if (changed == 0) return {};
-  return {fmt::format("{} AveragePool nodes take their values with the zeros around them", changed)};
+  return {fmt::format("with the zeros around their values: {}", count_with_noun(changed, "AveragePool node"))};
 }
 
 }  // namespace detent::graph

@@ -126,7 +126,7 @@ Notes remove_identities(onnx::Model& model) {
     return passes_through(model, index, node) ? std::make_optional(node.inputs().front()) : std::nullopt;
   });
   if (removed == 0) return {};
-  return {fmt::format("{} Identity and Dropout nodes were removed", removed)};
+  return {fmt::format("removed: {}", count_with_noun(removed, "Identity or Dropout node"))};
 }
 
 Notes remove_softmax_guards(onnx::Model& model) {

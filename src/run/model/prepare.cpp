@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/file.h"
@@ -147,7 +148,8 @@ bool compute_constants(Prepared& prepared, const QuantConfig& config, const exec
                          ? compute(prepared, graph::constant_nodes(model, prepared.types), runtime)
                          : compute_static(prepared, runtime);
   if (count > 0)
-    prepared.notes.push_back(fmt::format("{} constant nodes were computed and replaced by their results", count));
+    prepared.notes.push_back(
+        fmt::format("computed and replaced by their results: {}", count_with_noun(count, "constant node")));
   return count > 0;
 }
 
