@@ -290,4 +290,4 @@ def test_caches_that_samples_fill_are_not_compared(tmp_path: Path) -> None:
     empty = support.save_samples(tmp_path / "empty", filled[:1])
     told = json.loads(support.detent("compare", model, tmp_path / "out.onnx", "--calibration-data", empty, "--json").stdout)
     assert [output["name"] for output in told["outputs"]] == ["logits"]
-    assert any("were not compared" in note for note in told["notes"])
+    assert any("not compared" in note for note in told["notes"])

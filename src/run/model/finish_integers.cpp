@@ -68,9 +68,8 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   auto made = quantization::make_dynamic(std::move(quantized), own, options.allow_nonfinite);
   quantized = std::move(made.model);
   made.notes.push_back(
-      fmt::format("{} of 8 bits and quantize {} activations while the model runs",
-                  made.nodes == 1 ? "1 LSTM layer has weights" : fmt::format("{} LSTM layers have weights", made.nodes),
-                  made.nodes == 1 ? "its" : "their"));
+      fmt::format("weights of 8 bits, with scales of activations found while the model runs: {}",
+                  count_with_noun(made.nodes, "LSTM layer")));
   return std::move(made.notes);
 }
 
