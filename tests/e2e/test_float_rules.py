@@ -12,7 +12,7 @@ CONTRIB = {"SimplifiedLayerNormalization"}  # of ONNX Runtime, in ONNX's domain
 
 def rows() -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
     """By operator type: the opsets of both types, and the masks of inputs and outputs that stay float32."""
-    text = (support.ROOT / "src" / "quantization" / "float_rules.cpp").read_text()
+    text = (support.ROOT / "src" / "quantization" / "floats" / "float_rules.cpp").read_text()
     number = {"kNever": 127}
     found = {}
     for row in ROW.finditer(text):
