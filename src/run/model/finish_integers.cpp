@@ -67,9 +67,8 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   if (quantization::is_4_bit(own.weight_type)) own.weight_type = QuantType::int8;
   auto made = quantization::make_dynamic(std::move(quantized), own, options.allow_nonfinite);
   quantized = std::move(made.model);
-  made.notes.push_back(
-      fmt::format("weights of 8 bits, with scales of activations found while the model runs: {}",
-                  count_with_noun(made.nodes, "LSTM layer")));
+  made.notes.push_back(fmt::format("weights of 8 bits, with scales of activations found while the model runs: {}",
+                                   count_with_noun(made.nodes, "LSTM layer")));
   return std::move(made.notes);
 }
 
