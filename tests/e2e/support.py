@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import pathlib
@@ -79,16 +78,17 @@ class Ran(subprocess.CompletedProcess[str]):
     notes: str = ""
 
 
+NOTE = re.compile(r"^detent: note: .*\n", re.MULTILINE)
+
+
 def without_notes(stderr: str) -> str:
     """What was said beside progress and notes: errors."""
-    return re.sub(r"^detent: note: .*\n", "", without_progress(stderr), flags=re.MULTILINE)
+    return NOTE.sub("", without_progress(stderr))
 
 
 def notes_apart(ran: subprocess.CompletedProcess[str]) -> Ran:
-    lines = without_progress(ran.stderr).splitlines(keepends=True)
-    is_note = [line.startswith("detent: note: ") for line in lines]
-    result = Ran(ran.args, ran.returncode, ran.stdout, "".join(itertools.compress(lines, [not note for note in is_note])))
-    result.notes = "".join(itertools.compress(lines, is_note))
+    result = Ran(ran.args, ran.returncode, ran.stdout, without_notes(ran.stderr))
+    result.notes = "".join(NOTE.findall(without_progress(ran.stderr)))
     return result
 
 

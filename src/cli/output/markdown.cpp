@@ -113,8 +113,6 @@ std::string memory(const json& r) {
   return peak.is_number_unsigned() ? format_size(peak.get<std::uint64_t>()) : "";
 }
 
-std::string summary_text(const json& value) { return value.is_string() ? value.get<std::string>() : ""; }
-
 struct Row {
   const char* name;
   std::function<std::string(const json&)> text;
@@ -131,7 +129,7 @@ std::string table(std::span<const json> results) {
       {"nodes", nodes},
       {"multiplications in integers", [](const json& r) { return share(value_at(r, "/accuracy/integer_macs")); }},
       {"peak memory of the run", memory},
-      {"made", [](const json& r) { return summary_text(value_at(r, "/made")); }},
+      {"made", [](const json& r) { return text_of(value_at(r, "/made")); }},
       {"options", options_of},
       {"model and samples", sources_of},
   };

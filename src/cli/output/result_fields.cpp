@@ -27,6 +27,8 @@ void add(std::string& all, const std::string& text) {
   all += text;
 }
 
+}  // namespace
+
 std::string text_of(const json& value) {
   if (value.is_string()) return value.get<std::string>();
   std::string all;
@@ -35,8 +37,6 @@ std::string text_of(const json& value) {
   }
   return all;
 }
-
-}  // namespace
 
 const json& value_at(const json& result, const char* pointer) {
   static const json kNone;

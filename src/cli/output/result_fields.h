@@ -9,6 +9,8 @@ namespace detent::cli {
 
 /// The value at a JSON pointer, or null.
 const nlohmann::json& value_at(const nlohmann::json& result, const char* pointer);
+/// A text, or the texts of a list with spaces between them.
+std::string text_of(const nlohmann::json& value);
 /// The numbers there; the default where it is none.
 double number_at(const nlohmann::json& result, const char* pointer, double otherwise);
 

@@ -57,11 +57,10 @@ std::vector<std::string> notes_of_copies(const onnx::Model& model, const BlockTe
   std::size_t copies = 0;
   for (const auto& [body, count] : in_body) copies = std::max(copies, count);
   if (form == WeightForm::qdq && copies > 1)
-    notes.push_back(
-        fmt::format("weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
-                    "Runtime fuses no "
-                    "other; in a file beside the model (--set external-data-threshold) they share their data",
-                    name, copies));
+    notes.push_back(fmt::format(
+        "weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
+        "Runtime fuses no other; in a file beside the model (--set external-data-threshold) they share their data",
+        name, copies));
   return notes;
 }
 

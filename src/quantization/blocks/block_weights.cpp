@@ -97,8 +97,8 @@ class Placer {
           config.op_types.emplace_back("MoE");
       }
     } else {
+      const auto known = types_with_block_weights();
       for (const auto& type : config.op_types) {
-        const auto known = types_with_block_weights();
         if (std::find(known.begin(), known.end(), type) == known.end())
           throw usage_error(fmt::format("--op-types: weights of {} cannot be stored in blocks", type),
                             fmt::format("choose from: {}", fmt::join(known, ", ")));
