@@ -36,12 +36,12 @@ Recipe recipe_of_options(const QuantizeOptions& options) {
   return recipe;
 }
 
-Recipe recipe_of(const QuantizeOptions& options) {
+Recipe recipe_of(const QuantizeOptions& options, config::Command command) {
   auto kept = kept_floats(options);
   if (!kept) return recipe_of_options(options);
   auto own = options;
   own.config.float_type = kept->type;
-  config::validate(own);
+  config::validate(own, command);
   auto recipe = recipe_of_options(own);
   recipe.in_float32 = std::move(kept->in_float32);
   recipe.notes.emplace_back(

@@ -38,6 +38,6 @@ Recipe recipe_of_options(const QuantizeOptions& options);
 
 /// A model of 16-bit floats whose products become integers keeps its type, unless the options say otherwise: for that
 /// it is read. Throws bad_input where it has several such types, and what loading it throws.
-Recipe recipe_of(const QuantizeOptions& options);
+Recipe recipe_of(const QuantizeOptions& options, config::Command command = config::kQuantize);
 
 }  // namespace detent::pipeline

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "detent/quantize.h"
+#include "pipeline/planned/predictions.h"
 #include "pipeline/recipe.h"
 #include "pipeline/run.h"
 #include "profile/report.h"
@@ -18,6 +19,8 @@ struct Stage {
   unsigned results;               // a mask of config::Result: the runs that may have it
   bool (*wanted)(const Recipe&);  // and of these, the ones whose options ask for it
   void (*work)(Run&);
+  /// What the stage adds to a plan of the run; null: nothing.
+  Prediction predict = nullptr;
   /// Of the profile; neighbours of the same step are told as one. Unset: the stage tells its steps itself, if any.
   std::optional<profile::Step> step = {};
 };

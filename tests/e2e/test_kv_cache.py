@@ -67,6 +67,15 @@ def error(values: np.ndarray, scale: float, most: int) -> float:
     return float(((np.clip(np.rint(values / scale), -most, most) * scale - values) ** 2).sum())
 
 
+def test_the_plan_of_a_cache_alone(source: Path, samples: Path) -> None:
+    line = [source, "--preset", "none", "--kv-cache", "int8", "--calibration-data", samples]
+    planned = json.loads(support.detent("plan", *line, "--json").stdout)
+    assert planned["files"] > 0 and planned["nodes_quantized"] == 0
+    assert planned["output_bytes"] > 0.9 * (source / "model.onnx").stat().st_size
+    told = support.detent("plan", *line[:-2])
+    assert told.returncode == 2 and "--kv-cache needs samples" in told.stderr
+
+
 @pytest.mark.parametrize("granularity", [[], ["--set", "kv-cache-per-channel"]], ids=["tensor", "channel"])
 @pytest.mark.parametrize("kind", MOST)
 def test_scales_are_the_best_for_what_the_cache_held(

@@ -85,6 +85,17 @@ def test_the_plan_of_every_format_says_what_the_run_does(format_: str, place: Pl
     assert any("not for this format" in note for note in planned["notes"])
 
 
+def test_the_plan_of_several_formats_in_one_model_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
+    model, data = place
+    mixed = ["--calibration-data", data, "--node-formats", "^.*=int8", "--node-formats", "^.*=int8-dynamic"]
+    planned = plan(model, *mixed)
+    done = json.loads(support.detent("quantize", model, "-o", tmp_path / "q.onnx", *mixed, "--json").stdout)
+    for count in ("nodes_quantized", "nodes_in_float"):
+        assert planned[count] == done[count] > 0 or count == "nodes_in_float"
+    assert abs(planned["output_bytes"] - done["model_bytes_after"]) < 0.2 * done["model_bytes_after"] + (64 << 10)
+    assert planned["peak_memory_bytes"] > 0, "of calibration"
+
+
 def test_what_the_run_refuses_the_plan_refuses_too(tmp_path: Path) -> None:
     onnx.save(graphs.small_cnn(), tmp_path / "model.onnx")
     words = ["--weights-only", "--exclude-op-types", "MatMul,Gemm,Gather"]
@@ -97,11 +108,6 @@ def test_what_the_run_refuses_the_plan_refuses_too(tmp_path: Path) -> None:
     [
         (["--max-size", "1MiB"], "--max-size without --weights-only searches formats.*; plan one format"),
         (["--max-latency", "5ms"], "--max-latency searches formats.*; plan one format"),
-        (
-            ["--node-formats", "conv_a=int8"],
-            "--node-formats: there is no plan for several formats in one model; plan them",
-        ),
-        (["--kv-cache", "int8", "--preset", "none"], "--kv-cache: there is no plan for a run that changes the cache alone; "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

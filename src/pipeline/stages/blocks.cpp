@@ -58,13 +58,16 @@ BlockWork::BlockWork(Run& run)
       draft_{.model = std::move(run.model), .placement = {}, .solved = {}},
       target_(run.options) {}
 
-void BlockWork::place() {
+void BlockWork::fold_weights() {
   auto& model = draft_.model;
   const auto most_bytes = resources_.memory_budget.value_or(planning::available_memory()) / 4;
   run_.note(fold_computed_weights(model, options_.config, options_.weights_only,
                                   {[this] { return run_.runtime_or_none(); }, most_bytes}));
   run_.result.transformer = graph::find_transformer(model, graph::ValueTypes());
-  if (options_.weights_only.rotation == Rotation::on) rotate();
+}
+
+void BlockWork::place() {
+  auto& model = draft_.model;
   if (keeps_cache_in_bits()) (void)graph::cached_attentions(model);  // what cannot be is better known early
   draft_.placement = quantization::place_blocks(model, options_.config, options_.weights_only);
   if (const auto opset = draft_.needed_opset(options_.weights_only.form); opset > model.opset()) {

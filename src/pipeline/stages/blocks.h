@@ -30,6 +30,9 @@ class BlockWork {
   /// Takes Run::model.
   explicit BlockWork(Run& run);
 
+  /// Weights that the model computes from constants become constants.
+  void fold_weights();
+  void rotate();
   void place();
   void open_samples();
   /// Which weights get how many bits, within WeightsOnlyConfig::max_size.
@@ -48,6 +51,7 @@ class BlockWork {
   /// Run::model, with weights that are made as they are written.
   void emit();
 
+  const DraftedBlocks& draft() const { return draft_; }
   /// Of the float model's values, where there were samples.
   const calibration::Statistics* extremes() const;
   /// Why a runtime may know the written file without having kernels for it; empty: it must run.
@@ -68,7 +72,6 @@ class BlockWork {
   void measure_sensitivities(BitsPlanner& planner);
   void count_nodes();
   void raise_model();
-  void rotate();
   void take(PlannedBits planned);
   PlanSamples plan_samples(data::SampleSource& source) const;
   double measure(data::SampleSource& samples);

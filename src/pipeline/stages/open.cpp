@@ -56,15 +56,19 @@ bool needs_votes(const Recipe& recipe) {
   return quantization::needs_votes(recipe.options.config, run::range_options(recipe.options));
 }
 
-void open_model(Run& run) {
+void read_model(Run& run) {
   const auto& options = run.options;
   run.model = onnx::read_model(options.model);
   run.profiler.checkpoint(profile::Step::model_loaded);
   run.note(run.recipe.notes);
-  run::check_outputs(options, run.model);
-  if (options.prepared_output) run::check_output(*options.prepared_output, run.model);
   run.result.model_bytes_before = run::size_on_disk(run.model);
   if (options.statistics) run.fingerprint = run::fingerprint_of(run.model);
+}
+
+void claim_output(Run& run) {
+  const auto& options = run.options;
+  run::check_outputs(options, run.model);
+  if (options.prepared_output) run::check_output(*options.prepared_output, run.model);
   // Weights in blocks are found from their own values where there are no samples: nothing has to be kept, unless
   // several processes exchange it.
   if (run.recipe.result == config::kBlocks) {

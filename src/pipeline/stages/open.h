@@ -5,9 +5,11 @@
 
 namespace detent::pipeline {
 
-/// Reads the model into Run::model, checks that all outputs can be written, and makes the run's directory. What cannot
-/// be is better known here than after hours of work.
-void open_model(Run& run);
+/// Reads the model into Run::model.
+void read_model(Run& run);
+/// Checks that all outputs can be written, and makes the run's directory. What cannot be is better known here than
+/// after hours of work.
+void claim_output(Run& run);
 
 /// Run::model for results that change weights or the cache alone: unfolded, with constants as initializers, nodes in
 /// order, and the shapes that were asked for.
