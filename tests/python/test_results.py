@@ -94,12 +94,14 @@ def test_inspect_plan_compare(model, samples, tmp_path):
     assert {product.runs_as for product in products} == {"QLinearConv", "QGemm"}
     assert not any(product.in_float for product in products)
     assert "QGemm" in str(detent.inspect(quantized))
-    plan = detent.plan(model, samples, {"finetune": "gptq"})
+    plan = detent.plan(model, samples, {"finetune": "gptq", "optimize_for": "size"})
     assert plan.samples == 9
     assert plan.peak_memory > 0
     assert plan.finetune.layers == 3
     assert plan.device.devices == 0
-    on_gpus = detent.plan(model, samples, {"finetune": "gptq", "device": {"cuda": [0, 1], "memory_budget": "1GiB"}})
+    on_gpus = detent.plan(
+        model, samples, {"finetune": "gptq", "optimize_for": "size", "device": {"cuda": [0, 1], "memory_budget": "1GiB"}}
+    )
     assert (on_gpus.device.devices, on_gpus.device.budget, len(on_gpus.device.layers)) == (2, 1 << 30, 3)
     assert all(0 < layer.bytes < on_gpus.device.budget for layer in on_gpus.device.layers)
     assert "predicted peak" in str(plan)
