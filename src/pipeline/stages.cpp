@@ -101,9 +101,9 @@ constexpr Stage kStages[] = {
     {"convert floats", kFloats | kIntegers | kBlocks, converts_floats, convert_floats, predict_floats,
      quantization_static},
 
-    {"write and prove", kIntegers, not_lowered, write_integers, predict_target},
+    {"write and prove", kIntegers, not_lowered, write_integers, predict_proof},
     {"write and prove", kBlocks, not_lowered, write_result, nullptr, quantization_matmul_nbits},
-    {"write and prove", kBlocks | kIntegers, to_16_bits, write_result, predict_target, post_process},
+    {"write and prove", kBlocks | kIntegers, to_16_bits, write_result, predict_proof, post_process},
     {"write and prove", kAnyResult & ~(kBlocks | kIntegers), always, write_result, nullptr, post_process},
     {"choose again", kIntegers, not_lowered, leave_inexact_in_float},
 

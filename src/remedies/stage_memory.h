@@ -19,6 +19,7 @@ namespace detent::remedies {
 struct StageMemory {
   std::uint64_t measuring = 0;  // what roundings do to the results
   std::uint64_t tuning = 0;     // of weights
+  std::uint64_t proving = 0;    // the written file judged beside the float model, in processes of their own
   std::uint64_t timing = 0;     // both models side by side
 };
 

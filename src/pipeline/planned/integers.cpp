@@ -281,8 +281,14 @@ void predict_integers(Run& run, Forecast& forecast) {
   if (!options.device.is_cpu()) run.result.notes.emplace_back("times are those of the CPU");
 }
 
-void predict_target(Run& run, Forecast&) {
+void predict_proof(Run& run, Forecast& forecast) {
   if (!run.integers) return;
+  if (forecast.memory.proving > 0) {
+    // Under a budget sessions of the proof are opened so that they take less.
+    const auto bytes =
+        std::min(forecast.memory.proving, run.options.resources.memory_budget.value_or(forecast.memory.proving));
+    add_stage(run, "proof of the written file", bytes, forecast.plan);
+  }
   run.note(target_notes(run.options, prepared_of(run).model, placement_of(run), *run.runtime).lines);
 }
 

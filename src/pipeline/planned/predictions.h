@@ -49,7 +49,7 @@ void look_at_samples(Run& run, Forecast& forecast);
 void predict_calibration(Run& run, Forecast& forecast);
 void predict_measuring(Run& run, Forecast& forecast);
 void predict_integers(Run& run, Forecast& forecast);
-void predict_target(Run& run, Forecast& forecast);
+void predict_proof(Run& run, Forecast& forecast);
 void predict_timing(Run& run, Forecast& forecast);
 
 /// What is measured chooses bits.
