@@ -315,10 +315,9 @@ class Resources(Options):
         spool_bfloat16: spool tensors as bfloat16: half the bytes, and different results
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
-        time_limit: end the run after so many seconds (exit code 4); with --resume what is done is kept; search gives the
-            best of what is measured by then (default: none)
-        sample_time_limit: end the run where the model takes longer than so many seconds for one sample (exit code 4)
-            (default: none)
+        time_limit: end the run after so long, as in 90s or 2h (exit code 4); with --resume what is done is kept; search
+            gives the best of what is measured by then (default: none)
+        sample_time_limit: end the run where the model takes longer than this for one sample (exit code 4) (default: none)
     """
 
     memory_budget: Size | None = None

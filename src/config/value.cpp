@@ -36,13 +36,15 @@ std::uint64_t count(std::string_view option, std::string_view text) {
 
 double real(std::string_view option, std::string_view text) { return number<double>(option, text, "a number"); }
 
-// "8ms", "250us", "1.5s"; a number alone is in seconds.
+// "250us", "8ms", "1.5s", "10min", "2h"; a number alone is in seconds.
 double seconds(std::string_view option, std::string_view text) {
-  for (const auto& [unit, factor] : {std::pair<std::string_view, double>{"ms", 1e-3}, {"us", 1e-6}, {"s", 1}}) {
-    if (text.ends_with(unit))
-      return factor * number<double>(option, text.substr(0, text.size() - unit.size()), "a time, as in 8ms");
+  constexpr const char* kWhat = "a time, as in 8ms, 90s, 10min or 2h";
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"ms", 1e-3}, {"us", 1e-6}, {"s", 1}, {"min", 60}, {"h", 3600}};
+  for (const auto& [unit, factor] : kUnits) {
+    if (text.ends_with(unit)) return factor * number<double>(option, text.substr(0, text.size() - unit.size()), kWhat);
   }
-  return number<double>(option, text, "a time, as in 8ms");
+  return number<double>(option, text, kWhat);
 }
 
 bool parse_bool(std::string_view option, std::string_view text) {
@@ -123,7 +125,7 @@ struct Setter {
   void operator()(std::int64_t* to) const { *to = number<std::int64_t>(name, text(), "a whole number"); }
   void operator()(std::uint64_t* to) const { *to = size(); }
   void operator()(std::optional<std::uint64_t>* to) const { *to = size(); }
-  void operator()(double* to) const { *to = real(name, text()); }
+  void operator()(double* to) const { *to = number_of(); }
   void operator()(std::optional<double>* to) const { *to = number_of(); }
   void operator()(std::string* to) const { *to = text(); }
   void operator()(std::filesystem::path* to) const { *to = text(); }

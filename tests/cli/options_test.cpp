@@ -76,6 +76,17 @@ TEST_F(Options, EntriesOfAListMayHaveCommas) {
   EXPECT_EQ(read({"--set", "beta-range=10,3"}).finetune.beta_range, std::pair(10.0, 3.0));
 }
 
+TEST_F(Options, TimesHaveUnits) {
+  const std::pair<const char*, double> limits[] = {
+      {"90", 90}, {"1.5s", 1.5}, {"10min", 600}, {"2h", 7200}, {"5ms", 5e-3}};
+  for (const auto& [text, seconds] : limits) {
+    EXPECT_DOUBLE_EQ(read({"--time-limit", text}).resources.time_limit.value(), seconds) << text;
+    EXPECT_DOUBLE_EQ(read({"--set", std::string("checkpoint-seconds=") + text}).resources.checkpoint_seconds, seconds);
+  }
+  EXPECT_NE(error({"--time-limit", "2days"}).find("'2days' is not a time, as in 8ms, 90s, 10min or 2h"),
+            std::string::npos);
+}
+
 TEST_F(Options, WhatFewPeopleNeedIsGivenBySet) {
   EXPECT_EQ(read({"--set", "finetune-prefetch=4"}).finetune.num_workers, 4U);
   EXPECT_EQ(read({"--set", "finetune_seed=6"}, "finetune-seed: 5\n").finetune.seed, 6U);

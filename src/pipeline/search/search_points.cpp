@@ -195,7 +195,12 @@ std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesyst
                               .memory_budget = memory_limit(options_),
                               .stop = options_.stop},
                              files);
-  for (const auto& text : measured.notes) note(text);
+  // Beside latencies there is a note where the machine was busy: once is enough.
+  const bool is_busy = !measured.changes.empty() && !measured.notes.empty();
+  if (!is_busy || !was_busy_) {
+    for (const auto& text : measured.notes) note(text);
+  }
+  was_busy_ = was_busy_ || is_busy;
   if (measured.changes.empty())
     throw resource_error(measured.notes.empty() ? "latency was not measured" : measured.notes.front(),
                          "raise --memory-budget");

@@ -67,6 +67,7 @@ class SearchPoints {
   Fingerprint of_samples_;
   std::vector<MadePoint> made_;
   std::size_t timed_ = 0;     // of them
+  bool was_busy_ = false;
   double float_seconds_ = 0;  // of one sample
   std::optional<double> float_score_;
   run::KeptFloatRuns float_runs_;  // of those that judge
