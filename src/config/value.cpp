@@ -20,12 +20,19 @@ Error wrong(std::string_view option, std::string_view text, const char* kind) {
 }
 
 template <class T>
-T number(std::string_view option, std::string_view text, const char* kind) {
+std::optional<T> parse(std::string_view text) {
   T value{};
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || end != text.data() + text.size()) throw wrong(option, text, kind);
+  if (status != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+template <class T>
+T number(std::string_view option, std::string_view text, const char* kind) {
+  const auto value = parse<T>(text);
+  if (!value) throw wrong(option, text, kind);
+  return *value;
 }
 
 std::uint64_t count(std::string_view option, std::string_view text) {
@@ -38,13 +45,13 @@ double real(std::string_view option, std::string_view text) { return number<doub
 
 // "250us", "8ms", "1.5s", "10min", "2h"; a number alone is in seconds.
 double seconds(std::string_view option, std::string_view text) {
-  constexpr const char* kWhat = "a time, as in 8ms, 90s, 10min or 2h";
-  constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"ms", 1e-3}, {"us", 1e-6}, {"s", 1}, {"min", 60}, {"h", 3600}};
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"ms", 1e-3}, {"us", 1e-6}, {"s", 1},
+                                                            {"min", 60},  {"h", 3600},  {"", 1}};
   for (const auto& [unit, factor] : kUnits) {
-    if (text.ends_with(unit)) return factor * number<double>(option, text.substr(0, text.size() - unit.size()), kWhat);
+    if (!text.ends_with(unit)) continue;
+    if (const auto value = parse<double>(text.substr(0, text.size() - unit.size()))) return factor * *value;
   }
-  return number<double>(option, text, kWhat);
+  throw wrong(option, text, "a time, as in 8ms, 90s, 10min or 2h");
 }
 
 bool parse_bool(std::string_view option, std::string_view text) {
