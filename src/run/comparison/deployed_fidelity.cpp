@@ -107,7 +107,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
   FloatRuns in_float([&] { return open(runtime, original, decisions.taps(), options, mode); }, source, most, &recorder,
                      follows ? nullptr : kept);
-  if (options.saves_memory && !follows) in_float.run_ahead(kFloatRunBytes);
+  if (!follows) in_float.run_ahead(kFloatRunBytes);  // so that the two models need not stand in memory together
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);
   // Results of other decisions cannot be compared: then the file's own run shows only that it runs.
