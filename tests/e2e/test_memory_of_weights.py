@@ -76,6 +76,14 @@ def test_measuring_and_the_proof_keep_to_the_budget(deep: Path, tmp_path: Path) 
     assert peak < 1.1 * (BUDGET << 20), f"{peak >> 20} MiB"
 
 
+def test_without_a_budget_weights_are_solved_in_what_plain_inference_takes(deep: Path, tmp_path: Path) -> None:
+    weights, process = 10 * (16 << 20), 128 << 20
+    words = ["quantize", deep / "m.onnx", "--weights-only", "--calibration-data", deep / "data", "--set", "weights-method=search"]
+    peak = support.peak_memory(tmp_path, DETENT, *words, "--no-bench", "-q", "-o", tmp_path / "q.onnx")
+    assert peak < 1.1 * (weights + process), f"{peak >> 20} MiB"  # all sums at once: 640 MiB
+    assert (tmp_path / "q.onnx").exists()
+
+
 def test_what_is_asked_for_and_has_no_room_is_refused_before_samples_run(deep: Path, tmp_path: Path) -> None:
     words = [
         "quantize",

@@ -236,7 +236,7 @@ class BitsPlanner::Impl {
     const auto stages = solve::block_stages(model_, all_, blocks(), samples_->memory_for_sums);
     std::unique_ptr<store::Spool> spool;
     if (stages.size() > 1)
-      spool = run::make_spool(samples_->context, planning::split_budget(samples_->memory_for_sums / 2, 0));
+      spool = run::make_spool(samples_->context, planning::split_budget(samples_->memory_for_sums.wanted / 2, 0));
     errors_ = solve::bit_errors(
         model_, samples_->types, all_, questions, stages, samples_->context.runtime, samples_->source, blocks().method,
         {.threads = options_.threads, .spool = spool.get(), .progress = options_.progress, .stop = options_.stop});

@@ -11,6 +11,7 @@
 #include "graph/values.h"
 #include "onnx/model.h"
 #include "run/context.h"
+#include "solve/sweep/gram_sweep.h"
 #include "store/spool.h"
 
 namespace detent::pipeline {
@@ -21,7 +22,7 @@ struct PlanSamples {
   const graph::ValueTypes& types;
   data::SampleSource& source;
   std::uint64_t memory = 0;  // the budget
-  std::uint64_t memory_for_sums = 0;
+  solve::GramMemory memory_for_sums = {};
 };
 
 struct PlannedBits {

@@ -238,12 +238,13 @@ void BlockWork::solve(data::SampleSource& source, const std::filesystem::path& d
   const auto stages =
       solve::block_stages(running(), placement, options_.weights_only, memory_for_gram_sums(budget.memory));
   std::unique_ptr<store::Spool> spool;
-  if (stages.size() > 1) spool = run::make_spool(context(), planning::split_budget(budget.memory / 4, 0));
+  const auto usual = usual_memory(budget.memory);
+  if (stages.size() > 1) spool = run::make_spool(context(), planning::split_budget(usual / 4, 0));
   source.rewind();
   draft_.solved = solve::solve_blocks(running(), types_, placement, stages, *run_.runtime, source,
                                       {.config = options_.weights_only,
                                        .scale_inputs = !raised_,
-                                       .memory_budget = budget.memory,
+                                       .memory_budget = usual,
                                        .directory = directory,
                                        .sweep = sweeping(spool.get(), listens),
                                        .ranks = options_.resources.ranks});
@@ -298,12 +299,22 @@ quantization::BlockPlacement BlockWork::placement_as_run() const {
   return placement;
 }
 
+// Without a budget the run takes what plain inference would: the process, and the weights in memory.
+std::uint64_t BlockWork::usual_memory(std::uint64_t budget) const {
+  constexpr std::uint64_t kProcess = std::uint64_t{128} << 20;
+  if (resources_.memory_budget) return budget;
+  std::uint64_t weights = 0;
+  for (const auto& tensor : running().graph.initializers) weights += tensor.data.size();
+  return std::min(budget, kProcess + weights);
+}
+
 // What the process and columns that are solved leave of the budget, for sums and activations alike.
-std::uint64_t BlockWork::memory_for_gram_sums(std::uint64_t budget) const {
+solve::GramMemory BlockWork::memory_for_gram_sums(std::uint64_t budget) const {
   std::uint64_t columns = std::uint64_t{64} << 20;
   for (const auto& tensor : draft_.placement.tensors) columns = std::max(columns, solve::memory_of_piece(tensor.rows));
   const auto taken = profile::memory_now().anonymous + columns;
-  return budget > taken ? (budget - taken) / 2 : 0;
+  const auto left = [taken](std::uint64_t memory) { return memory > taken ? (memory - taken) / 2 : 0; };
+  return {.wanted = left(usual_memory(budget)), .most = left(budget)};
 }
 
 std::vector<quantization::BlockStream> BlockWork::streams() const {

@@ -78,7 +78,8 @@ class BlockWork {
   void solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens);
   solve::GramSweepOptions sweeping(store::Spool* spool, Listens listens);
   quantization::BlockPlacement placement_as_run() const;
-  std::uint64_t memory_for_gram_sums(std::uint64_t budget) const;
+  std::uint64_t usual_memory(std::uint64_t budget) const;
+  solve::GramMemory memory_for_gram_sums(std::uint64_t budget) const;
   std::vector<quantization::BlockStream> streams() const;
 
   Run& run_;

@@ -263,7 +263,7 @@ class Sweep {
 }  // namespace
 
 std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
-                                     const WeightsOnlyConfig& config, std::uint64_t memory) {
+                                     const WeightsOnlyConfig& config, const GramMemory& memory) {
   const graph::Index index(model);
   std::map<std::pair<int, std::string>, BlockStage::Input> inputs;  // by where they are made
   for (std::size_t t = 0; t < placement.tensors.size(); ++t) {
@@ -283,13 +283,13 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
     // Another matrix holds the factor while a weight is solved.
     const std::uint64_t bytes = sum_bytes(input.rows) + held_back_bytes(input.rows);
     const std::uint64_t needed = bytes + matrices_beside_sums(config.sparsity) * square_bytes(input.rows);
-    if (needed > memory)
+    if (needed > memory.most)
       throw resource_error(
           fmt::format("sums over what '{}' holds take {}, and {} of the memory budget are free for them", input.value,
-                      format_size(needed), format_size(memory)),
+                      format_size(needed), format_size(memory.most)),
           "raise --memory-budget, or leave out --calibration-data");
     const bool may_begin = place.first > stages.back().begin && !inside[static_cast<std::size_t>(place.first)];
-    if (taken > 0 && taken + needed > memory && may_begin) {
+    if (taken > 0 && taken + needed > memory.wanted && may_begin) {
       stages.emplace_back().begin = place.first;
       taken = 0;
     }

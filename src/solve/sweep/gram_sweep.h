@@ -34,10 +34,16 @@ struct BlockStage {
   int begin = 0;  // the first node of the stage; the model is cut before it
 };
 
-/// Stages in the order of the model, of which each takes at most so many bytes of Gram matrices and what solving takes
-/// beside them. Weights that only tables read are in none. Throws resource where there is too little for one of them.
+/// Bytes of Gram matrices and of what solving takes beside them.
+struct GramMemory {
+  std::uint64_t wanted = 0;  // of a stage of several
+  std::uint64_t most = 0;    // of a single one
+};
+
+/// Stages in the order of the model, of which each takes the memory that is wanted, or has a single matrix. Weights
+/// that only tables read are in none. Throws resource where there is too little for one matrix.
 std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
-                                     const WeightsOnlyConfig& config, std::uint64_t memory);
+                                     const WeightsOnlyConfig& config, const GramMemory& memory);
 
 /// Of the samples that weights are fitted to, and of those that are held back and judge.
 struct InputGrams {
