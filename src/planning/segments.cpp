@@ -118,7 +118,7 @@ class Planner {
   }
 
   // Whether the tensors spooled before and after the segment have room while it runs.
-  bool has_room(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
+  bool has_room_for_spooled(const SegmentCost& cost, int begin, int end, std::uint64_t memory) const {
     if (is_whole(begin, end)) return true;
     const std::uint64_t both = bytes_spooled_at(begin) + bytes_spooled_at(end);
     const std::uint64_t kept = kept_by(cost, begin, end);
@@ -137,7 +137,8 @@ class Planner {
       for (; node < cuts_[b]; ++node) cost = walk_.step();
       // Memory only falls again where a segment hands on less than it holds, which activations alone can do.
       if (cost.anonymous > memory + memory / 2) break;
-      if (least_memory_of(cost, cuts_[a], cuts_[b]) > memory || !has_room(cost, cuts_[a], cuts_[b], memory)) continue;
+      if (least_memory_of(cost, cuts_[a], cuts_[b]) > memory || !has_room_for_spooled(cost, cuts_[a], cuts_[b], memory))
+        continue;
       const std::uint64_t reads = fits(cost, cuts_[a], cuts_[b], memory) ? 1 : samples_;
       const bool whole = is_whole(cuts_[a], cuts_[b]);
       found(b, kSegment + (whole ? 0 : traffic(cost, cuts_[a])) + cost.weights * reads);

@@ -42,15 +42,15 @@ class UringQueue : public IoQueue {
       const int result = completion->res;
       ::io_uring_cqe_seen(&ring_, completion);
       if (request == nullptr) continue;  // one that submit() made harmless
-      if (is_done(*request, result)) return *request;
+      if (add_result(*request, result)) return *request;
       submit(*request);
       if (request->error != 0) return refused_.pop();
     }
   }
 
  private:
-  // What is left of a request that was done in part is asked for again.
-  static bool is_done(IoRequest& request, int result) {
+  // Whether the request has ended. What is left of one that was done in part is asked for again.
+  static bool add_result(IoRequest& request, int result) {
     if (result == -EINTR || result == -EAGAIN) return false;
     if (result < 0) {
       request.error = -result;

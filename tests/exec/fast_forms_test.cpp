@@ -21,7 +21,7 @@ Floats random(std::size_t count, unsigned seed) {
 Model rewritten(const Model& before) {
   Model after = before;
   auto types = infer_value_types(runtime(), after);
-  graph::remove_neutral_steps(after, types);
+  graph::remove_neutral_arithmetic(after, types);
   graph::fold_after_products(after, types, keep);
   graph::compose_hard_sigmoids(after, types);
   graph::fold_before_products(after, types, keep);

@@ -100,7 +100,7 @@ TEST(NeutralSteps, TensorsOfZerosAndOnesGoWhereTheyDoNotSpreadTheOther) {
                  {floats("zeros", {1, 3}, {0, 0, 0}), floats("ones", {3}, {1, 1, 1}), floats("rows", {2, 1}, {0, 0})},
                  17, {value("x", {1, 3})}, {value("y", {2, 3})});
   auto after = before;
-  EXPECT_EQ(graph::remove_neutral_steps(after, types_of(after)).size(), 1U);
+  EXPECT_EQ(graph::remove_neutral_arithmetic(after, types_of(after)).size(), 1U);
   EXPECT_EQ(operators(after), (Names{"Add", "Relu"}));
   expect_same(before, after, random_floats({1, 3}));
 }

@@ -148,7 +148,7 @@ Notes remove_softmax_guards(onnx::Model& model) {
           " whether a Softmax gives NaN, which integers do not hold"};
 }
 
-Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types) {
+Notes remove_neutral_arithmetic(onnx::Model& model, const ValueTypes& types) {
   const Index index(model);
   const std::size_t removed = bypass(model, index, [&](const onnx::Node& node) -> std::optional<std::string> {
     if (auto passed = input_of_idle_bound(model, index, types, node)) return passed;

@@ -50,7 +50,7 @@ void resolve_cast_likes(onnx::Model& model, const ValueTypes& types);
 /// Identity, and Dropout outside of training, are removed where the names of graph inputs and outputs allow it.
 Notes remove_identities(onnx::Model& model);
 /// The same for products and quotients with 1, and sums and differences with 0.
-Notes remove_neutral_steps(onnx::Model& model, const ValueTypes& types);
+Notes remove_neutral_arithmetic(onnx::Model& model, const ValueTypes& types);
 
 /// Nodes whose inputs are all constant, in order. Leaves out what has a body, what draws random numbers, and results
 /// whose shape is unknown or that would grow the model (more bytes than `small`, of weights than 64 KiB, and more than

@@ -69,7 +69,7 @@ void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store)
   auto& model = prepared.model;
   auto& types = prepared.types;
   auto& notes = prepared.notes;
-  append(notes, graph::remove_neutral_steps(model, types));
+  append(notes, graph::remove_neutral_arithmetic(model, types));
   append(notes, graph::fold_after_products(model, types, store));
   if (gates) append(notes, graph::compose_hard_sigmoids(model, types));
   append(notes, graph::fold_before_products(model, types, store));
@@ -85,7 +85,7 @@ graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& typ
   if (target.all_operators) append(notes, graph::einsums_to_matmuls(model, types, file_store(work_dir, "einsum")));
   if (target.all_operators) append(notes, graph::squares_to_mul(model));
   // Sums with zeros and products with ones: the HTP computes some networks with them wrongly.
-  if (target.all_operators) append(notes, graph::remove_neutral_steps(model, types));
+  if (target.all_operators) append(notes, graph::remove_neutral_arithmetic(model, types));
   if (!target.htp_rewrites) return notes;
   append(notes, graph::compose_gelus(model, types));
   append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
