@@ -225,7 +225,7 @@ class Fallback : public Remedy {
   bool is_reached(const std::vector<FallbackChoice>& choices) {
     const auto assignment = assign_with(choices);
     const auto& config = evaluator_->options().config;
-    const bool is_float = assignment.placement.marks.empty() && run::recurrent_layers(draft_->prepared, config).empty();
+    const bool is_float = assignment.placement.marks.empty() && !run::changes_recurrent(draft_->prepared, config);
     return is_float || evaluator_->score(*draft_, assignment) >= *accuracy().target;
   }
 
