@@ -31,9 +31,9 @@ constexpr ChoiceLimits kNone{
 constexpr double kOfUseDb = 20;
 // Of the choices that reach a target, so many are tried without.
 constexpr std::size_t kMostRemovals = 7;
-// Front ends fall back whole, however many multiplications they have, where results are farther than this (30 dB), if
-// that makes at least this of their error (6 dB).
-constexpr double kFarError = 1e-3;
+// Front ends fall back whole, however many multiplications they have, where results are farther than this (30 dB; 20
+// where none ends with a logarithm), if that makes at least this of their error (6 dB).
+constexpr double kFarError = 1e-3, kOfUseError = 1e-2;
 constexpr double kOfFrontEnd = 0.75;
 // And so much may it grow again (0.5 dB) with a part of them in integers, if the results are farther still.
 constexpr double kMayGrow = 1.12;
@@ -125,10 +125,11 @@ class Fallback : public Remedy {
   // follows cannot tell it from a signal. The transform and the filters before it have most of the multiplications of
   // a small model, and serve only together.
   void add_front_ends(const Workload& workload, const ChoiceLimits& limits) {
-    auto choices = front_ends(workload);
+    auto choices = front_ends(workload, graph::FrontEnds::all);
     if (choices.empty()) return;
     const double before = error_with(choices_);
-    if (before <= kFarError) return;
+    if (before <= kOfUseError) choices = front_ends(workload, graph::FrontEnds::logarithms);
+    if (before <= kFarError || choices.empty()) return;
     choices = choose(workload, limits, std::move(choices));
     const double after = error_with(choices);
     if (after > (1 - kOfFrontEnd) * before) return;
@@ -137,8 +138,8 @@ class Fallback : public Remedy {
   }
 
   // Empty where they do not make most of the error of an output.
-  std::vector<FallbackChoice> front_ends(const Workload& workload) const {
-    const auto nodes = graph::front_end(draft_->prepared.model, *index_);
+  std::vector<FallbackChoice> front_ends(const Workload& workload, graph::FrontEnds which) const {
+    const auto nodes = graph::front_end(draft_->prepared.model, *index_, which);
     const auto errors = expected_errors();
     const auto whole = predicted_error(place({}), errors);
     auto left = whole;
