@@ -11,6 +11,8 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-dev python3-venv ca-certi
 # A browser without a window, in which the tests read the report. Ubuntu packs none; DETENT_BROWSER can name another.
 # shellcheck source=/dev/null
 if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium-headless-shell); fi
+# An x86 CPU without VNNI, on which the tests run where the machine's own cannot hide it.
+if [ "$(uname -m)" = x86_64 ]; then PACKAGES+=(qemu-user); fi
 
 # `scripts/setup.sh wheel` stops at what `pip install .` needs: system packages and headers, no Python environment.
 # `scripts/setup.sh runtimes` also fetches other versions of ONNX Runtime into build/deps/runtimes, for the tests: the oldest

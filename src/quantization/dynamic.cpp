@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "config/derived.h"
+#include "graph/front_end.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/exchange.h"
@@ -64,7 +65,12 @@ std::optional<Summation> summation(const Node& node, const std::vector<std::int6
 class Placer {
  public:
   Placer(const onnx::Model& model, const QuantConfig& config)
-      : model_(model), config_(config), index_(model), selected_(selection(model, config)) {}
+      : model_(model),
+        config_(config),
+        index_(model),
+        selected_(selection(model, config)),
+        before_logarithms_(graph::front_end(model, index_, graph::FrontEnds::logarithms)),
+        names_none_(config.op_types.empty() && config.nodes.empty()) {}
 
   DynamicPlacement place() {
     find();
@@ -93,7 +99,7 @@ class Placer {
       const auto& node = model_.graph.nodes[n];
       if (placed || !(graph::is_product(node) || graph::is_recurrent(node))) continue;
       ++placement_.in_float;
-      if (!config_.op_types.empty() || !config_.nodes.empty()) continue;
+      if (!names_none_) continue;
       if (node.is("GRU")) leave(node, "ONNX Runtime has none on integers");
       if (graph::is_convolution(node) && constant(node, 1) != nullptr)
         leave(node,
@@ -157,6 +163,7 @@ class Placer {
       marks.push_back(std::move(mark));
     }
     if (marks.empty()) return false;
+    if (names_none_ && before_logarithms_.contains(n)) return leave(node, std::string(kBeforeLogarithm));
     if (beside_kept_.contains(n))
       return leave(node, "what else reads its weight, or is an output, keeps that in float");
     if (const auto reason = reason_against(node); !reason.empty()) return leave(node, reason);
@@ -200,6 +207,8 @@ class Placer {
   const QuantConfig& config_;
   graph::Index index_;
   std::vector<bool> selected_;
+  std::set<std::size_t> before_logarithms_;
+  bool names_none_;  // the user does
   DynamicPlacement placement_;
   std::map<std::string, std::size_t> known_;  // weight -> mark
   std::set<std::size_t> beside_kept_;         // nodes whose weight stays in float

@@ -37,6 +37,7 @@ struct Draft {
   std::vector<std::string> notes;
   /// Products that make most of the error that is left, worst first: shares of that error.
   std::vector<FallbackNode> worst_left;
+  std::string front_end_left;  // what front_end_left() said
 
   /// Assigns anew, after proposals, placement or model have changed.
   void assign(quantization::Placement placement, const QuantConfig& config) {

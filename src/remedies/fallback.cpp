@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "config/targets.h"
+#include "graph/front_end.h"
 #include "graph/index.h"
 #include "remedies/remedies.h"
 #include "remedies/workload.h"
@@ -30,6 +31,12 @@ constexpr ChoiceLimits kNone{
 constexpr double kOfUseDb = 20;
 // Of the choices that reach a target, so many are tried without.
 constexpr std::size_t kMostRemovals = 7;
+// Front ends fall back whole, however many multiplications they have, where results are farther than this (30 dB; 20
+// where none ends with a logarithm), if that makes at least this of their error (6 dB).
+constexpr double kFarError = 1e-3, kOfUseError = 1e-2;
+constexpr double kOfFrontEnd = 0.75;
+// And so much may it grow again (0.5 dB) with a part of them in integers, if the results are farther still.
+constexpr double kMayGrow = 1.12;
 
 class Fallback : public Remedy {
  public:
@@ -49,6 +56,7 @@ class Fallback : public Remedy {
       auto limits = kAutomatic;
       limits.macs *= 1 - workload.others;  // of those that are left: speed may have left many in float
       choices_ = choose(workload, limits);
+      add_front_ends(workload, limits);
       const auto reaches = [this](const auto& choices, double db) {
         return worst_sqnr_db(evaluator_->judge(*draft_, assign_with(choices))) >= db;
       };
@@ -97,9 +105,58 @@ class Fallback : public Remedy {
                      fmt::format("lower the target, {}; --set sensitivity=report tells more", suggestion));
   }
 
-  std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits) const {
-    return choose_fallbacks(
-        workload.products, expected_errors(), [this](const auto& nodes) { return place(nodes); }, limits);
+  std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits,
+                                     std::vector<FallbackChoice> before = {}) const {
+    auto products = workload.products;
+    for (const auto& choice : before) {
+      std::erase_if(products, [&](const auto& product) { return product.node == choice.node; });
+    }
+    const auto first = nodes_of(before);
+    const auto place_more = [&](auto nodes) {
+      nodes.insert(nodes.begin(), first.begin(), first.end());
+      return place(nodes);
+    };
+    const auto chosen = choose_fallbacks(products, expected_errors(), place_more, limits);
+    before.insert(before.end(), chosen.begin(), chosen.end());
+    return before;
+  }
+
+  // A logarithm, a division or a power makes large what small values lose to the integers of large ones, and what
+  // follows cannot tell it from a signal. The transform and the filters before it have most of the multiplications of
+  // a small model, and serve only together.
+  void add_front_ends(const Workload& workload, const ChoiceLimits& limits) {
+    auto choices = front_ends(workload, graph::FrontEnds::all);
+    if (choices.empty()) return;
+    const double before = error_with(choices_);
+    if (before <= kOfUseError) choices = front_ends(workload, graph::FrontEnds::logarithms);
+    if (before <= kFarError || choices.empty()) return;
+    choices = choose(workload, limits, std::move(choices));
+    const double after = error_with(choices);
+    if (after > (1 - kOfFrontEnd) * before) return;
+    choices_ = std::move(choices);
+    remove_unneeded([&](const auto& fewer) { return error_with(fewer) <= std::max(kFarError, kMayGrow * after); });
+  }
+
+  // Empty where they do not make most of the error of an output.
+  std::vector<FallbackChoice> front_ends(const Workload& workload, graph::FrontEnds which) const {
+    const auto nodes = graph::front_end(draft_->prepared.model, *index_, which);
+    const auto errors = expected_errors();
+    const auto whole = predicted_error(place({}), errors);
+    auto left = whole;
+    std::vector<FallbackChoice> choices;
+    for (const auto& product : workload.products) {
+      if (!nodes.contains(product.node)) continue;
+      choices.push_back({product.node, product.macs, 0});
+      auto without = predicted_error(place(nodes_of(choices)), errors);
+      choices.back().removed = removed_share(left, without, whole, 0);
+      left = std::move(without);
+    }
+    if (removed_share(whole, left, whole, kFarError) < kOfFrontEnd) choices.clear();
+    return choices;
+  }
+
+  double error_with(const std::vector<FallbackChoice>& choices) const {
+    return worst_error_of(evaluator_->judge(*draft_, assign_with(choices)));
   }
 
   // The errors of single values, in proportion, so that they add up to no less than the error of all together.
@@ -152,6 +209,11 @@ class Fallback : public Remedy {
       (reaches({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(middle)}) ? high : low) = middle;
     }
     choices_.resize(high);
+    remove_unneeded(reaches);
+    return true;
+  }
+
+  void remove_unneeded(const Reaches& reaches) {
     std::vector<FallbackChoice> by_cost = choices_;
     std::stable_sort(by_cost.begin(), by_cost.end(), [](const auto& a, const auto& b) { return a.macs > b.macs; });
     for (std::size_t i = 0; i < std::min(by_cost.size(), kMostRemovals); ++i) {
@@ -159,13 +221,12 @@ class Fallback : public Remedy {
       std::erase_if(fewer, [&](const auto& choice) { return choice.node == by_cost[i].node; });
       if (reaches(fewer)) choices_ = std::move(fewer);
     }
-    return true;
   }
 
   bool is_reached(const std::vector<FallbackChoice>& choices) {
     const auto assignment = assign_with(choices);
     const auto& config = evaluator_->options().config;
-    const bool is_float = assignment.placement.marks.empty() && run::recurrent_layers(draft_->prepared, config).empty();
+    const bool is_float = assignment.placement.marks.empty() && !run::changes_recurrent(draft_->prepared, config);
     return is_float || evaluator_->score(*draft_, assignment) >= *accuracy().target;
   }
 

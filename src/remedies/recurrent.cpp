@@ -20,11 +20,15 @@ constexpr double kNear = 1e-3;  // 30 dB: near enough, whatever the other layers
 class Recurrent : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
-    const auto layers = run::recurrent_layers(draft.prepared, evaluator.options().config);
+    std::vector<std::string> layers;
+    for (const auto n : run::recurrent_layers(draft.prepared, evaluator.options().config))
+      layers.push_back(draft.prepared.model.graph.nodes[n].id());
+    const auto stored = run::stored_layers(draft.prepared);
+    layers.insert(layers.end(), stored.begin(), stored.end());
     if (layers.empty()) return false;
     double sum = 0;
-    for (const auto n : layers) {
-      errors_.emplace_back(error_of(draft, evaluator, layers, n), draft.prepared.model.graph.nodes[n].id());
+    for (const auto& id : layers) {
+      errors_.emplace_back(error_of(draft, evaluator, layers, id), id);
       sum += errors_.back().first;
     }
     std::stable_sort(errors_.begin(), errors_.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -40,20 +44,22 @@ class Recurrent : public Remedy {
   void keep(Draft& draft, Evaluator&) override {
     for (const auto& [error, id] : errors_) {
       draft.prepared.inexact.insert(id);
-      draft.notes.push_back(
-          fmt::format("LSTM '{}' stays in float: as the runtime computes it on integers, it alone leaves the results "
-                      "{:.1f} dB from the float model's",
-                      id, -10 * std::log10(error)));
+      const bool is_stored = draft.prepared.stored.contains(id);
+      draft.notes.push_back(fmt::format("{} '{}' {}, it alone leaves the results {:.1f} dB from the float model's",
+                                        is_stored ? "layer" : "LSTM", id,
+                                        is_stored ? "keeps its weights: with weights of 8 bits"
+                                                  : "stays in float: as the runtime computes it on integers",
+                                        -10 * std::log10(error)));
     }
   }
 
  private:
   // Of the worst output, where this layer alone is on integers.
-  static double error_of(const Draft& draft, Evaluator& evaluator, const std::vector<std::size_t>& layers,
-                         std::size_t layer) {
+  static double error_of(const Draft& draft, Evaluator& evaluator, const std::vector<std::string>& layers,
+                         const std::string& layer) {
     auto alone = draft.prepared;
-    for (const auto n : layers) {
-      if (n != layer) alone.inexact.insert(alone.model.graph.nodes[n].id());
+    for (const auto& id : layers) {
+      if (id != layer) alone.inexact.insert(id);
     }
     auto model = alone.model;
     run::finish_integers(alone, evaluator.options(), model);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "config/targets.h"
 #include "quantization/formats.h"
+#include "remedies/front_end_left.h"
 #include "remedies/weight_tuning.h"
 #include "remedies/workload.h"
 
@@ -72,6 +73,7 @@ void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
   }
   if (worst.empty() && !draft.result.sensitivities.empty())
     worst = fmt::format("; most of it comes of {}", draft.result.sensitivities.front().node);
+  if (!draft.front_end_left.empty()) worst += "; " + draft.front_end_left;
   const auto left = std::isinf(draft.result.sqnr_db)
                         ? std::string("no number in the worst output")
                         : fmt::format("the worst output {:.1f} dB from the float model's", draft.result.sqnr_db);
@@ -105,6 +107,7 @@ void conclude(Draft& draft, Evaluator& evaluator) {
   if (!workload.is_known) result.integer_macs.reset();
   result.wide_macs = macs_of_16_bits(model, index, workload, draft.assignment.placement);
   name_worst(draft, evaluator, index, workload);
+  draft.front_end_left = front_end_left(draft, evaluator, index, workload);
   refuse_useless(draft, evaluator.options());
 }
 
@@ -240,6 +243,7 @@ std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
     text += fmt::format("; {} makes up to {:.0f} % of an output's error", node.node, 100 * node.error_share);
     if (node.macs_share > 0) text += fmt::format(" for {:.1f} % of the multiplications", 100 * node.macs_share);
   }
+  if (!draft.front_end_left.empty()) text += "; " + draft.front_end_left;
   return text;
 }
 

@@ -14,8 +14,7 @@ namespace {
 
 // The source's side computes on integers.
 constexpr std::size_t kIntegers = 0, kFloat = 1, kFirst = 2;
-// What tables are worth at least, which compute nothing: the rate of other conversions overstates what their few rows
-// take.
+// What tables are worth at least, which compute nothing.
 constexpr double kWorthOfTables = 0.1;
 // A gain smaller than this share of the time in float is less than what times of single operators can tell.
 constexpr double kLeastGain = 0.07;
@@ -134,7 +133,7 @@ class Choice {
       const auto work = graph::work_of(subject_.model, subject_.index, subject_.types, nodes_[n]);
       (times != nullptr ? timed : others) += work ? static_cast<double>(work->macs) : 0;
       if (times == nullptr) continue;
-      in_float_ += times->in_float;
+      if (!quantization::is_table(nodes_[n], subject_.index)) in_float_ += times->in_float;
       quantize += times->quantize;
       read += read_elements(n);
       dequantize += times->dequantize;
@@ -176,7 +175,8 @@ class Choice {
     if (!quantization::is_table(nodes_[n], subject_.index)) return false;
     const auto& value = nodes_[n].outputs().front();
     const auto readers = static_cast<double>(subject_.index.consumers(value).size());
-    return worth_of_size(n) > readers * dequantize_time(value, vertex(n));
+    const double kernels = times_[n] != nullptr ? times_[n]->in_integers - times_[n]->in_float : 0;
+    return worth_of_size(n) > kernels + readers * dequantize_time(value, vertex(n));
   }
 
   void add_node(std::size_t n) {

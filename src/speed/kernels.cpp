@@ -13,6 +13,7 @@
 #include "quantization/assignment.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/qdq.h"
+#include "quantization/placement/integer_chains.h"
 #include "quantization/placement/placement.h"
 
 namespace detent::speed {
@@ -51,6 +52,13 @@ bool is_activation(const TimedModel& subject, const std::string& value) {
   return !value.empty() && subject.index.initializer(value) == graph::kNone;
 }
 
+// In the place of a table: what a row takes does not depend on how many there are.
+onnx::Tensor rows_of(const onnx::Tensor& table) {
+  const std::int64_t rows = 2, width = table.dims.back();
+  return onnx::make_tensor<float>(table.name, onnx::DataType::float32, {rows, width},
+                                  std::vector<float>(static_cast<std::size_t>(rows * width), 1.0F));
+}
+
 // The node as a model, with the shapes of its values.
 onnx::Model model_of_node(const TimedModel& subject, std::size_t position) {
   const auto& model = subject.model;
@@ -73,8 +81,8 @@ onnx::Model model_of_node(const TimedModel& subject, std::size_t position) {
     if (is_activation(subject, value)) {
       part.graph.inputs.push_back(info(value));
     } else {
-      part.graph.initializers.push_back(
-          model.graph.initializers[static_cast<std::size_t>(subject.index.initializer(value))]);
+      const auto& constant = model.graph.initializers[static_cast<std::size_t>(subject.index.initializer(value))];
+      part.graph.initializers.push_back(quantization::is_table(node, subject.index) ? rows_of(constant) : constant);
     }
   }
   for (const auto& value : node.outputs()) {
@@ -102,7 +110,8 @@ onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types,
 std::vector<data::Array> synthetic(const TimedModel& subject, const onnx::Model& part) {
   std::vector<data::InputSpec> inputs;
   for (const auto& input : part.graph.inputs)
-    inputs.push_back({input.name, onnx::DataType::float32, graph::static_shape(subject.types, input.name)});
+    inputs.push_back({input.name, graph::type_of(subject.model, subject.types, input.name),
+                      graph::static_shape(subject.types, input.name)});
   return data::synthetic_inputs(inputs, {});
 }
 
@@ -137,6 +146,18 @@ std::string kernel_table_key(const TimedModel& subject, std::size_t position) {
   for (const auto& a : node.attributes()) attributes.push_back(text_of(a));
   std::sort(attributes.begin(), attributes.end());
   return fmt::format("{}({}) {}{}", node.op_type(), fmt::join(inputs, ", "), fmt::join(attributes, " "),
+                     format_of(subject.config));
+}
+
+std::string lookup_key(const TimedModel& subject, std::size_t position) {
+  const auto& node = subject.model.graph.nodes[position];
+  if (!quantization::is_table(node, subject.index) || node.int_or("axis", 0) != 0) return {};
+  const auto& table =
+      subject.model.graph.initializers[static_cast<std::size_t>(subject.index.initializer(node.inputs()[0]))];
+  const auto shape = graph::static_shape(subject.types, node.inputs()[1]);
+  if (!shape || shape->empty() || table.dims.size() != 2 || table.type != onnx::DataType::float32) return {};
+  if (subject.index.initializer(node.inputs()[1]) != graph::kNone) return {};
+  return fmt::format("{}(rows of {}, [{}]){}", node.op_type(), table.dims[1], fmt::join(*shape, "x"),
                      format_of(subject.config));
 }
 

@@ -29,6 +29,9 @@ struct TimedModel {
 /// either form, or run within the operator before them, as a Relu does.
 std::string kernel_table_key(const TimedModel& subject, std::size_t node);
 
+/// The same of a table (a Gather of constant rows), which is timed with two of its rows. Empty for all other nodes.
+std::string lookup_key(const TimedModel& subject, std::size_t node);
+
 /// Runs the node alone, with its own weights and made-up activations, in float and between QuantizeLinear and
 /// DequantizeLinear (an LSTM with scales that are found while it runs), on one thread. Changes of layout count as part
 /// of the conversions. `directory` is for working files. Throws what Session throws.

@@ -1,6 +1,8 @@
 """What several files of tests share: a folder with a small model and samples to break, and an older CPU."""
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,8 @@ import pytest
 import support
 from failures import Place
 from support import Path
+
+OLD_CPU = "max,-avx512f,-avx512bw,-avx512vnni,-avx-vnni,-amx-int8"
 
 
 @pytest.fixture
@@ -29,13 +33,29 @@ def data(place: Place) -> Path:
 
 
 @pytest.fixture(scope="session")
-def old_cpu() -> dict[str, str]:
-    """The environment in which the CPU has AVX2 only."""
+def old_cpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the CPU has AVX2 only, for support.detent and support.python: CPUID is made to fault, or the CPU is
+    emulated."""
     library = os.environ.get("AVX2_CPU", "")
-    if not Path(library).is_file():
-        pytest.skip("CPUID cannot be made to fault but on x86 under Linux")
-    env = {**os.environ, "LD_PRELOAD": library, "OPENBLAS_NUM_THREADS": "1"}
-    result = subprocess.run([sys.executable, "-c", ""], env=env, capture_output=True, text=True, check=False)
-    if result.returncode == 77:
-        pytest.skip(result.stderr.strip())
-    return env
+    if Path(library).is_file():
+        env = {**os.environ, "LD_PRELOAD": library, "OPENBLAS_NUM_THREADS": "1"}
+        if subprocess.run([sys.executable, "-c", ""], env=env, capture_output=True, check=False).returncode != 77:
+            return env
+    emulator = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    if emulator is None or platform.machine() != "x86_64":
+        pytest.skip("CPUID cannot be made to fault here, and there is no qemu-x86_64")
+    return emulated_cpu(emulator, tmp_path_factory.mktemp("old_cpu"))
+
+
+def emulated_cpu(emulator: str, folder: Path) -> dict[str, str]:
+    """Programs are started by scripts, since what a process starts is not emulated by itself."""
+    program = support.DETENT.resolve()
+    for library in program.parent.glob("lib*.so"):
+        (folder / library.name).symlink_to(library)
+    shutil.copy(program, folder / "detent.bin")
+    for name, started in (("detent", folder / "detent.bin"), ("python", Path(sys.executable))):
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec {emulator} -cpu {OLD_CPU} {started} "$@"\n')
+        script.chmod(0o755)
+    scripts = {"DETENT": str(folder / "detent"), "PYTHON": str(folder / "python")}
+    return {**os.environ, **scripts, "OPENBLAS_NUM_THREADS": "1"}

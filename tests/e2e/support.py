@@ -95,7 +95,7 @@ def notes_apart(ran: subprocess.CompletedProcess[str]) -> Ran:
 def detent(*arguments: object, **options: object) -> Ran:
     """Runs the binary; options go to subprocess.run. What quantizes does so as quantize_static, if no preset is
     named, and times nothing, if not asked to."""
-    command = [str(DETENT), *map(str, arguments)]
+    command = [(options.get("env") or {}).get("DETENT", str(DETENT)), *map(str, arguments)]
     quantizes = command[1:2] in (["quantize"], ["plan"], ["calibrate"]) and "--merge" not in command
     if quantizes and not {"--preset", "--weights-only", "--family", "--node-formats"} & set(command):
         command += PLAIN
@@ -104,6 +104,14 @@ def detent(*arguments: object, **options: object) -> Ran:
     if command[1:2] == ["quantize"] and "--bench" not in command:
         command.append("--no-bench")
     return notes_apart(subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options))
+
+
+def python(env: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs a script, also on another CPU (the fixture old_cpu); it must succeed."""
+    command = [env.get("PYTHON", sys.executable), *map(str, arguments)]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran
 
 
 def quantize(model: Path, output: Path, data: Path, *options: object, **run_options: object) -> dict:

@@ -1,8 +1,6 @@
 """Dynamic activations: the numbers of ONNX Runtime's quantize_dynamic, and better ones where it is at fault."""
 
 import json
-import subprocess
-import sys
 
 import graphs
 import numpy as np
@@ -214,8 +212,7 @@ def test_no_sum_saturates_on_an_older_cpu(tmp_path: Path, old_cpu: dict[str, str
         np.savez(tmp_path / "x.npz", x=x)
         expected, scores = run(model, x=x), {}
         for tool in ("ours", "theirs"):
-            command = [sys.executable, "-c", ON_OLD_CPU, tmp_path / f"{tool}.onnx", tmp_path / "x.npz", tmp_path / "y.npz"]
-            subprocess.run(command, env=old_cpu, check=True)
+            support.python(old_cpu, "-c", ON_OLD_CPU, tmp_path / f"{tool}.onnx", tmp_path / "x.npz", tmp_path / "y.npz")
             found = list(np.load(tmp_path / "y.npz").values())
             scores[tool] = min(support.sqnr([[e]], [[f]]) for e, f in zip(expected, found, strict=True))
         assert scores["ours"] > 36 > scores["theirs"] + 10, (name, scores)

@@ -136,6 +136,71 @@ def test_static(tmp_path: Path, preset: str, bits: int, limit: float) -> None:
     assert sqnr(by_formula(WEIGHTS, 1)[0], as_run(tmp_path / "q.onnx")) > limit
 
 
+def stored(path: Path, name: str) -> np.ndarray:
+    """What a Cast and a Mul make of integers when the model is loaded."""
+    whole = onnx.load(path)
+    product = next(node for node in whole.graph.node if name in node.output)
+    cast = next(node for node in whole.graph.node if product.input[0] in node.output)
+    assert (product.op_type, cast.op_type) == ("Mul", "Cast")
+    tensors = {t.name: numpy_helper.to_array(t) for t in whole.graph.initializer}
+    integers, scale = tensors[cast.input[0]], tensors[product.input[1]]
+    assert integers.dtype == np.int8
+    assert scale.shape == (*integers.shape[:2], 1)
+    return integers * scale
+
+
+@pytest.mark.parametrize("linear", [0, 1])
+def test_by_default_its_weights_are_integers_that_become_floats_when_it_is_loaded(tmp_path: Path, linear: int) -> None:
+    path = model(tmp_path / "m.onnx", linear)
+    data = samples(tmp_path / "data", linear)
+    said = support.quantize(path, tmp_path / "q.onnx", data, "--preset", "balanced")
+    assert any("become floats when the model is loaded: 1 recurrent layer" in note for note in said["notes"]), said["notes"]
+    weights = {name: stored(tmp_path / "q.onnx", name) for name in "WR"}
+    for name, found in weights.items():
+        steps = np.abs(WEIGHTS[name]).max(-1, keepdims=True) / 127
+        assert np.all(np.abs(found - WEIGHTS[name]) <= steps * 0.501)
+    assert sqnr(by_formula(WEIGHTS | weights, linear)[0], as_run(tmp_path / "q.onnx")) > 28  # the head is on integers
+    assert (tmp_path / "q.onnx").stat().st_size < 0.4 * path.stat().st_size
+    for options in (["--exclude-nodes", "gru"], ["--exclude-op-types", "GRU"]):
+        support.quantize(path, tmp_path / "float.onnx", data, "--preset", "balanced", *options)
+        assert {t.name for t in onnx.load(tmp_path / "float.onnx").graph.initializer} >= {"W", "R"}
+
+
+def test_alone_in_a_model(tmp_path: Path) -> None:
+    """Nothing else could be quantized, and the speed of the layer stays as it is."""
+    path = model(tmp_path / "m.onnx", 1)
+    whole = onnx.load(path)
+    del whole.graph.node[1:]
+    del whole.graph.output[0]
+    whole.graph.node[0].output[0] = ""
+    onnx.save(whole, path)
+    data = samples(tmp_path / "data", 1)
+    said = support.quantize(path, tmp_path / "q.onnx", data, "--preset", "balanced")
+    assert said["nodes_quantized"] == 1
+    assert stored(tmp_path / "q.onnx", "R").shape == (1, 3 * HIDDEN, HIDDEN)
+    sample = support.load_samples(data)[0]
+    results = [support.outputs(support.load(file), [sample]) for file in (path, tmp_path / "q.onnx")]
+    assert support.sqnr(*results) > 35
+    assert said["accuracy"]["sqnr_db"] > 35
+
+
+def test_weights_that_8_bits_would_harm_are_kept(tmp_path: Path) -> None:
+    """Each row has a weight so large that its scale leaves nothing of the others; what it is multiplied by is 0."""
+    path = model(tmp_path / "m.onnx", 1)
+    whole = onnx.load(path)
+    large = WEIGHTS["W"].copy()
+    large[..., 0] = 80
+    for tensor in whole.graph.initializer:
+        if tensor.name == "W":
+            tensor.CopyFrom(numpy_helper.from_array(large.astype(np.float32), "W"))
+    onnx.save(whole, path)
+    rows = [{"x": np.pad(x[..., 1:], ((0, 0), (0, 0), (1, 0))), "h": np.zeros((1, 1, HIDDEN), np.float32)} for x in sequences()]
+    data = support.save_samples(tmp_path / "data", rows)
+    said = support.quantize(path, tmp_path / "q.onnx", data, "--preset", "balanced")
+    assert any("'gru' keeps its weights" in note for note in said["notes"]), said["notes"]
+    assert {t.name for t in onnx.load(tmp_path / "q.onnx").graph.initializer} >= {"W", "R"}
+
+
 def test_left_in_float_and_told(tmp_path: Path) -> None:
     path = model(tmp_path / "m.onnx", 1)
     data = samples(tmp_path / "data", 1)

@@ -1,8 +1,6 @@
 """Integer products in ONNX Runtime, bit for bit beside their exact sums, on a CPU that adds them in saturating 16 bits."""
 
 import json
-import subprocess
-import sys
 
 import graphs
 import numpy as np
@@ -20,9 +18,7 @@ BALANCED = ["--preset", "balanced", "--set", "sensitivity=off"]
 
 def differing(model: Path, samples: Path, env: dict[str, str]) -> dict[str, float]:
     """The share of each product's integers that are not the exact ones."""
-    result = subprocess.run([sys.executable, INTEGERS, model, samples], env=env, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    told = json.loads(result.stdout)
+    told = json.loads(support.python(env, INTEGERS, model, samples).stdout)
     assert all(told["compared"].values())
     return {name: told["differ"][name] / count for name, count in told["compared"].items()}
 

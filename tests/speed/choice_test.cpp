@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 
 #include "quantization/support.h"
 
@@ -160,6 +161,21 @@ TEST(Choice, keeps_a_table_that_is_most_of_the_file_in_integers) {
   };
   EXPECT_EQ(table_of(1000), Names{"y"});
   EXPECT_EQ(table_of(0), (Names{"e", "y"}));
+}
+
+TEST(Choice, takes_the_time_of_rows_from_their_own_kernels) {
+  // Another product's conversion of few elements overstates what rows take; their own times do not.
+  const auto table_with = [](std::optional<KernelTimes> lookup) {
+    Case c;
+    c.builder.constant("t", {1000, 4}, std::vector<float>(4000, 1.0F));
+    c.builder.node("Gather", {"t", "x"}, {"e"});
+    if (lookup) c.times_of["e"] = *lookup;
+    c.conv("e", "y", times(100, 120, 1, 50)).builder.output("y");
+    return c.choose();
+  };
+  EXPECT_EQ(table_with(std::nullopt), (Names{"e", "y"}));
+  EXPECT_EQ(table_with(times(2, 2, 0, 2)), Names{"y"});
+  EXPECT_EQ(table_with(times(2, 13, 0, 2)), (Names{"e", "y"}));
 }
 
 TEST(Choice, lets_size_decide_what_is_too_short_to_time) {

@@ -19,8 +19,8 @@ constexpr std::uint64_t kShapes = 128;  // bytes that do not count, of shapes an
 
 // What is written the same way in every opset that detent writes.
 bool is_the_same_in_all_opsets(const onnx::Node& node) {
-  constexpr std::array<std::string_view, 8> kTypes{"Cast",   "Transpose", "Reshape", "Identity",
-                                                   "Expand", "Concat",    "Mul",     "Add"};
+  constexpr std::array<std::string_view, 12> kTypes{"Cast", "Transpose", "Reshape", "Identity", "Expand", "Concat",
+                                                    "Mul",  "Add",       "Sub",     "Div",      "Sin",    "Cos"};
   return std::find(kTypes.begin(), kTypes.end(), node.op_type()) != kTypes.end() && node.domain().empty();
 }
 

@@ -16,6 +16,7 @@
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"
 #include "quantization/emit/qdq.h"
+#include "quantization/emit/stored_weights.h"
 #include "quantization/formats.h"
 #include "quantization/placement/mask_ranges.h"
 #include "remedies/remedies.h"
@@ -126,12 +127,18 @@ void try_recurrent(Run& run) {
     const auto& id = prepared.model.graph.nodes[n].id();
     if (!prepared.in_float.contains(id)) prepared.tried.insert(id);
   }
+  if (options.optimize_for == OptimizeFor::accuracy) return;
+  for (const auto n : quantization::layers_to_store(prepared.model, options.config)) {
+    const auto& id = prepared.model.graph.nodes[n].id();
+    if (!prepared.tried.contains(id)) prepared.stored.insert(id);
+  }
 }
 
 bool measures_accuracy(Run& run) {
   const auto& work = *run.integers;
   if (!config::may_measure_accuracy(run.options) || !work.measures_if_needed) return false;
-  if (work.draft.assignment.placement.marks.empty() && recurrent_layers(run) == 0) return false;  // the float model
+  if (work.draft.assignment.placement.marks.empty() && !run::changes_recurrent(work.draft.prepared, run.options.config))
+    return false;  // the float model
   if (!work.source) run.result.notes.emplace_back("accuracy was not measured: there are no samples");
   return work.source != nullptr;
 }
@@ -294,7 +301,7 @@ void emit_integers(Run& run) {
   run.note(run::finish_integers(draft.prepared, run.options, draft.emitted->model));
   if (!run.recipe.lowers_rest && !counts_first) count_integers(run, draft.emitted->model);
   const auto on_integers = recurrent_layers(run);
-  run.result.nodes_quantized += on_integers;
+  run.result.nodes_quantized += on_integers + run::stored_layers(draft.prepared).size();
   const auto all = quantization::recurrent_layers(draft.prepared.model, run.options.config).size();
   run.result.nodes_in_float += all - on_integers;
 }

@@ -41,7 +41,7 @@ void take_deployed(Run& run, const run::DeployedFidelity& found) {
 bool is_computed_otherwise(const Run& run) {
   const auto& work = *run.integers;
   return work.lost_db > kOtherwise && run.recipe.target->is_ort_cpu &&
-         run::recurrent_layers(work.draft.prepared, run.options.config).empty();
+         !run::changes_recurrent(work.draft.prepared, run.options.config);
 }
 
 }  // namespace

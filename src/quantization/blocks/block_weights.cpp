@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "graph/front_end.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/blocks/block_faults.h"
@@ -64,8 +65,11 @@ class Placer {
   }
 
   BlockPlacement place() {
+    const auto front = graph::front_end(model_, index_, graph::FrontEnds::logarithms);
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      if (selected_[n]) {
+      if (selected_[n] && names_none_ && !named_[n] && front.contains(n)) {
+        if (reading_of(model_.graph.nodes[n])) leave(model_.graph.nodes[n], std::string(kBeforeLogarithm));
+      } else if (selected_[n]) {
         visit(n, named_[n].value_or(planned_.empty() ? format_.bits : planned_[n]));
       } else if (names_none_) {
         leave_filter(model_.graph.nodes[n]);

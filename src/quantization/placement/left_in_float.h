@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,11 @@ class LeftInFloat {
  private:
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> nodes_;
 };
+
+/// Of a product in a front end, see graph::front_end().
+inline constexpr std::string_view kBeforeLogarithm =
+    "a logarithm or a power behind it makes large what integers lose of small values; --nodes quantizes it all the "
+    "same";
 
 /// What a Gemm does beside multiplying by its second input and adding its third; empty: nothing.
 std::string reason_against_gemm(const onnx::Node& gemm);

@@ -1,5 +1,6 @@
 #include "quantization/placement/placement.h"
 #include "quantization/dynamic.h"
+#include "quantization/emit/stored_weights.h"
 
 #include <fmt/format.h>
 
@@ -327,7 +328,8 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     std::string source = statistics_source(model, index, types, passthrough, mark.value);
     if (source != mark.value) placement.inherits[mark.value] = std::move(source);
   }
-  if (placement.marks.empty() && !floats.may_be_all && recurrent_layers(model, config).empty()) {
+  if (placement.marks.empty() && !floats.may_be_all && recurrent_layers(model, config).empty() &&
+      layers_to_store(model, config).empty()) {
     throw bad_input(
         fmt::format("model '{}' has nothing to quantize: none of its nodes has values that these options quantize",
                     model.path.string()),

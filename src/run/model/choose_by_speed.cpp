@@ -81,6 +81,7 @@ Decision choose(const speed::TimedModel& subject, const std::vector<bool>& candi
   const auto layers = recurrent(subject);
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     if (candidates[n] || layers[n]) kernels[n] = speed::kernel_table_key(subject, n);
+    if (candidates[n] && kernels[n].empty()) kernels[n] = speed::lookup_key(subject, n);
     if (kernels[n].empty() || table.find(kernels[n]) != nullptr) continue;
     complete = false;
     table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));

@@ -13,6 +13,7 @@
 #include "quantization/dynamic.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/qoperators.h"
+#include "quantization/emit/stored_weights.h"
 #include "quantization/formats.h"
 #include "quantization/placement/left_in_float.h"
 
@@ -40,8 +41,9 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
   if (!config.op_types.empty() || !config.nodes.empty() || config::writes_16_bits(config)) return {};
   std::vector<std::string> notes;
   const auto& nodes = prepared.model.graph.nodes;
-  const auto grus = static_cast<std::size_t>(
-      std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("GRU"); }));
+  const auto stored = stored_layers(prepared);
+  const auto grus = static_cast<std::size_t>(std::count_if(
+      nodes.begin(), nodes.end(), [&](const auto& node) { return node.is("GRU") && !stored.contains(node.id()); }));
   if (grus > 0) notes.push_back(count_in_float_text(grus, "GRU") + ": ONNX Runtime has none on integers");
   if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return notes;
   if (!prepared.tried.empty()) return notes;
@@ -84,9 +86,24 @@ std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantC
   return layers;
 }
 
+std::set<std::string> stored_layers(const Prepared& prepared) {
+  auto layers = prepared.stored;
+  std::erase_if(layers, [&](const auto& id) { return prepared.keeps_in_float(id); });
+  return layers;
+}
+
+bool changes_recurrent(const Prepared& prepared, const QuantConfig& config) {
+  return !stored_layers(prepared).empty() || !recurrent_layers(prepared, config).empty();
+}
+
 std::vector<std::string> finish_integers(const Prepared& prepared, const QuantizeOptions& options,
                                          onnx::Model& quantized) {
   auto notes = quantize_recurrent(prepared, options, quantized);
+  const auto stored = stored_layers(prepared);
+  quantization::store_weights(quantized, stored);
+  if (!stored.empty())
+    notes.push_back(fmt::format("weights of 8 bits that become floats when the model is loaded: {}",
+                                count_with_noun(stored.size(), "recurrent layer")));
   if (options.config.quant_format == QuantFormat::qoperator) {
     const auto made = quantization::to_qoperators(quantized);
     notes.push_back(

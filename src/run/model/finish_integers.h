@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,13 @@ namespace detent::run {
 /// The LSTM layers that become integers: those that the user named by their type and Prepared::tried
 /// (quantization/dynamic.h), but none that stays in float. Positions of nodes.
 std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantConfig& config);
+
+/// The layers whose weights are stored as integers that become floats when the model is loaded: those of
+/// Prepared::stored that need not keep their weights. By Node::id().
+std::set<std::string> stored_layers(const Prepared& prepared);
+
+/// Whether any recurrent layer has integer weights, in either form.
+bool changes_recurrent(const Prepared& prepared, const QuantConfig& config);
 
 /// Gives recurrent_layers() integer weights, so that they find the scales of their activations while the model runs;
 /// turns pairs into operators on integers where the format asks for it; stores equal constants once. Gives back notes.

@@ -40,6 +40,9 @@ struct Prepared {
   std::set<std::string> inexact = {};
   /// LSTM layers by Node::id() that nobody named and that are tried on integers, see recurrent_layers().
   std::set<std::string> tried = {};
+  /// Recurrent layers by Node::id() that compute in float and whose weights are stored as integers, see
+  /// stored_layers().
+  std::set<std::string> stored = {};
   /// Gates that place_qdq_pairs() puts into integers; at first all of them, so that what is observed serves both forms.
   quantization::GateNames integer_gates = {};
 
