@@ -11,7 +11,7 @@ inline constexpr int kInterfaceVersion = 1;
 struct Calls {
   /// Starts MPI: once in the life of a process.
   int (*start)(int* rank, int* size);
-  /// Blocks and may burn a whole core until the peer takes part: for when it is known to.
+  /// Blocks until the peer takes part.
   int (*send)(const void* bytes, int count, int to);
   int (*receive)(void* bytes, int count, int from);
   /// Whether a message from `from` is waiting. Never blocks.

@@ -20,6 +20,7 @@
 #include "run/samples/measured_shapes.h"
 #include "run/samples/samples.h"
 #include "run/samples/suspicious_data.h"
+#include "shim/shared_work.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -192,7 +193,7 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
                          const quantization::Placement& placement, data::SampleSource& source, CollectOptions options) {
   // Samples that draw random numbers draw them in their order.
   if (graph::draws_numbers(prepared.model)) options.workers = 1;
-  Checkpoints checkpoints(directory.path(), context.resources.checkpoint_seconds);
+  Checkpoints checkpoints(directory.path(), context.resources.checkpoint_seconds, shim::size_of(options.ranks));
   std::optional<CalibrationProgress> earlier;
   if (directory.resumed()) earlier = checkpoints.load();
   if (!earlier) paths::remove(directory.path() / kSpool);  // records without progress are of no use, and take disk

@@ -202,6 +202,17 @@ struct Ranks::World {
     receive(bytes.data(), bytes.size(), 0);
   }
 
+  // In each round the ranks stand in pairs, which all know; one is by itself. The lower one gives first.
+  void exchange(std::span<const std::byte> mine, const Take& take, const std::stop_token& stop) const {
+    for (int round = 0; round < size; ++round) {
+      const int peer = (round - rank + size) % size;
+      if (peer == rank) continue;
+      if (rank < peer) give(mine, peer, stop);
+      take_from(peer, take, stop);
+      if (rank > peer) give(mine, peer, stop);
+    }
+  }
+
   void barrier(const std::stop_token& stop) const {
     if (rank != 0) {
       send(&kGo, sizeof kGo, 0);
@@ -281,6 +292,13 @@ void Ranks::broadcast(std::vector<std::byte>& bytes, const std::stop_token& stop
   if (!has_others()) return;
   world_->in_collective = true;
   world_->broadcast(bytes, stop);
+  world_->in_collective = false;
+}
+
+void Ranks::exchange(std::span<const std::byte> mine, const Take& take, const std::stop_token& stop) {
+  if (!has_others()) return;
+  world_->in_collective = true;
+  world_->exchange(mine, take, stop);
   world_->in_collective = false;
 }
 

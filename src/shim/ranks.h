@@ -48,6 +48,10 @@ class Ranks {
   void gather_pieces(const Next& next, const Take& take, const std::stop_token& stop = {});
   /// Collective: what rank 0 has in `bytes` is there on all ranks. Throws as gather does.
   void broadcast(std::vector<std::byte>& bytes, const std::stop_token& stop = {});
+  /// Collective: `take` is called once for each other rank, in any order, with the `mine` of that rank. Ranks hand it
+  /// to each other in pairs, so that what goes through one of them does not grow with their number squared. Throws as
+  /// gather does.
+  void exchange(std::span<const std::byte> mine, const Take& take, const std::stop_token& stop = {});
   /// Collective: returns once all ranks have called it. Throws as gather does.
   void barrier(const std::stop_token& stop = {});
   /// Ends all ranks at once with this exit code, so that none waits for one that failed. Nothing is unwound: call it

@@ -171,14 +171,39 @@ std::vector<std::vector<std::byte>> all_gather(Ranks* ranks, std::vector<std::by
   const auto own = static_cast<std::size_t>(rank_of(ranks));
   all[own] = std::move(mine);
   if (size == 1) return all;
-  ranks->gather(
+  ranks->exchange(
       all[own],
       [&](int rank, std::span<const std::byte> bytes) {
         all[static_cast<std::size_t>(rank)].assign(bytes.begin(), bytes.end());
       },
       stop);
-  for (auto& bytes : all) ranks->broadcast(bytes, stop);
   return all;
+}
+
+void exchange_made(std::span<const Made> items, std::span<const int> owners, const Team& team) {
+  if (team.size() == 1) return;
+  const auto for_each_of = [&](int owner, const auto& visit) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (owners[i] != owner) continue;
+      for (const auto part : items[i]) visit(part);
+    }
+  };
+  std::vector<std::byte> mine;
+  for_each_of(team.ranks->rank(),
+              [&](std::span<std::byte> part) { mine.insert(mine.end(), part.begin(), part.end()); });
+  team.ranks->exchange(
+      mine,
+      [&](int rank, std::span<const std::byte> bytes) {
+        std::size_t wanted = 0;
+        for_each_of(rank, [&](std::span<std::byte> part) { wanted += part.size(); });
+        if (bytes.size() != wanted)
+          throw unexpected_message(rank, fmt::format("{} bytes where {} were expected", bytes.size(), wanted));
+        for_each_of(rank, [&](std::span<std::byte> part) {
+          std::copy_n(bytes.begin(), part.size(), part.begin());
+          bytes = bytes.subspan(part.size());
+        });
+      },
+      team.stop);
 }
 
 bool any_of(Ranks* ranks, bool mine, const std::stop_token& stop) {

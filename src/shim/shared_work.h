@@ -19,6 +19,15 @@ namespace detent::shim {
 inline int rank_of(const Ranks* ranks) noexcept { return ranks == nullptr ? 0 : ranks->rank(); }
 inline int size_of(const Ranks* ranks) noexcept { return ranks == nullptr ? 1 : ranks->size(); }
 
+/// Ranks that work on one thing together, and what ends their waiting for each other. Null: this process is alone.
+struct Team {
+  Ranks* ranks = nullptr;
+  std::stop_token stop = {};
+
+  std::size_t rank() const noexcept { return static_cast<std::size_t>(rank_of(ranks)); }
+  std::size_t size() const noexcept { return static_cast<std::size_t>(size_of(ranks)); }
+};
+
 /// For each item the rank that works on it: the costliest first, each to the rank that has the least to do. All ranks
 /// find the same.
 std::vector<int> owners_of(std::span<const double> costs, int ranks);
@@ -44,6 +53,11 @@ std::vector<std::string> broadcast_names(Ranks* ranks, std::vector<std::string> 
 /// Collective: what each rank has, on all of them and in their order.
 std::vector<std::vector<std::byte>> all_gather(Ranks* ranks, std::vector<std::byte> mine,
                                                const std::stop_token& stop = {});
+
+/// What an item of a list makes: bytes in one place or several.
+using Made = std::vector<std::span<std::byte>>;
+/// Collective: what each item makes comes from its owner to all. The list is the same on all ranks.
+void exchange_made(std::span<const Made> items, std::span<const int> owners, const Team& team);
 
 /// Collective: whether it is so on any rank.
 bool any_of(Ranks* ranks, bool mine, const std::stop_token& stop = {});

@@ -347,7 +347,7 @@ def ranks() -> dict[str, bytes]:
     def said(form: int, rank: int, *messages: bytes) -> bytes:
         return bytes([form, rank]) + b"".join(map(piece, messages))
 
-    def solved(rank: int, owners: list[int], form: int, *messages: bytes | int) -> bytes:
+    def solved(rank: int, layers: int, form: int, *messages: bytes | int) -> bytes:
         layer = dict(name="n", op_type="Conv", streamed=False, tuned=True, before=1.0, after=0.5, seconds=0.1)
         layer.update(integers=4, bias=0, scale=4, bias_scale=0)
         # A number: a file of so many layers.
@@ -357,16 +357,16 @@ def ranks() -> dict[str, bytes]:
             else b"\1" + piece(json.dumps({"layers": m * [layer]}).encode()) + piece(bytes(m * 128))
             for m in messages
         ]
-        return bytes([2, rank, len(owners), *owners, form]) + b"".join(told)
+        return bytes([2, rank, layers, form]) + b"".join(told)
 
     no, yes, files = b"\0", b"\1", json.dumps([["a", 3], ["b", 0]]).encode()
     told = statistics()["votes"]
     return {
-        "values-of-first": said(0, 1, no, yes, b"a\0\0b\0", bytes(8), b"other", bytes(3)),
+        "values-of-first": said(0, 1, yes, b"a\0\0b\0", bytes(8), b"other"),
         "values-of-other": said(0, 0, no, b"abc"),
         "values-empty": said(0, 1, b"", b""),
-        "values-short": said(0, 1, no, no, b"", bytes(7)),
-        "names-without-end": said(0, 1, no, no, b"a\0b"),
+        "values-short": said(0, 1, no, b"", bytes(7)),
+        "names-without-end": said(0, 1, no, b"a\0b"),
         "files": said(1, 0, files, b"abc", b""),
         "files-in-pieces": said(1, 0, files, b"ab", b"c", b""),
         "files-too-many": said(1, 0, files, b"abc", b"d", b""),
@@ -377,15 +377,14 @@ def ranks() -> dict[str, bytes]:
         "files-not-pairs": said(1, 0, json.dumps([["a", 1], [3]]).encode(), b"a", b""),
         "files-with-no-sizes": said(1, 0, json.dumps([["a", -1]]).encode(), b"a", b""),
         "files-given": said(1, 1),
-        "solved": solved(0, [0, 1, 0], 0, 1, no),
-        "solved-by-none": solved(0, [0, 1], 0, 0, no),
-        "solved-damaged": solved(0, [0, 1], 1, 1, yes),
-        "solved-not-there": solved(0, [0, 1], 0, 1, yes),
-        "solved-by-other": solved(1, [0, 1], 0, 1, b"own", yes, no, no),
-        "solved-sent-again": solved(1, [0, 1], 1, 1, b"own", yes, no, yes, 1, 1),
-        "solved-earlier": solved(1, [0, 1, 1], 2, yes, no, yes, 1, 2),
-        "solved-earlier-damaged": solved(1, [0], 2, yes, no, yes, b"damaged", 0),
-        "solved-earlier-by-none": solved(1, [0], 2, no),
+        "solved": solved(0, 3, 0, no),
+        "solved-of-none": solved(0, 0, 0, no),
+        "solved-damaged": solved(0, 2, 1),
+        "solved-not-there": solved(0, 2, 2),
+        "solved-by-first": solved(1, 2, 0, yes, no, 2),
+        "solved-by-first-damaged": solved(1, 1, 0, yes, no, b"damaged"),
+        "solved-by-first-of-others": solved(1, 2, 0, yes, no, 1),
+        "solved-nothing": solved(1, 1, 2, no),
         "trials": said(3, 0, bytes(32)),
         "trials-of-other": said(3, 1, bytes(32), bytes(32)),
         "trials-too-few": said(3, 0, b""),

@@ -54,7 +54,7 @@ TEST(SharedWork, AProcessThatIsAloneKeepsWhatItHas) {
 }
 
 TEST(SharedWork, TakesWhatRankZeroSends) {
-  auto ranks = beside_peer(1, {"\1"s, "a\0\0b\0"s, "\0"s, "\1"s});
+  auto ranks = beside_peer(1, {"\1"s, "a\0\0b\0"s, "\1"s});
   EXPECT_TRUE(broadcast_value(&ranks, false));
   EXPECT_EQ(broadcast_names(&ranks, {}), (std::vector<std::string>{"a", "", "b"}));
   EXPECT_TRUE(any_of(&ranks, false));
@@ -68,6 +68,22 @@ TEST(SharedWork, MessagesOfAnotherProgramAreRefused) {
   expect_unexpected("rank 0 sent 2 bytes where 3 were expected", [&] { broadcast(ranks, known); });
   auto first = beside_peer(0, {""});
   EXPECT_TRUE(any_of(&first, false));  // what is not "no"
+}
+
+TEST(SharedWork, WhatEachItemMakesComesFromItsOwner) {
+  std::string first = "....", second = "ab", third = "..";
+  const auto bytes = [](std::string& text, std::size_t at, std::size_t count) {
+    return std::as_writable_bytes(std::span(text)).subspan(at, count);
+  };
+  const std::vector<Made> items{{bytes(first, 0, 1), bytes(first, 3, 1)}, {bytes(second, 0, 2)}, {bytes(third, 0, 2)}};
+  auto ranks = beside_peer(1, {"xyzz", "xyz"});
+  exchange_made(items, std::vector<int>{0, 1, 0}, {&ranks});
+  EXPECT_EQ(first + second + third, "x..yabzz");
+  expect_unexpected("rank 0 sent 3 bytes where 4 were expected", [&] {
+    exchange_made(items, std::vector<int>{0, 1, 0}, {&ranks});
+  });
+  exchange_made(items, std::vector<int>{0, 0, 0}, {});
+  EXPECT_EQ(second, "ab");
 }
 
 TEST(SharedWork, FilesOfOtherRanksLieInTheFolder) {

@@ -7,8 +7,10 @@
 #include <string>
 
 #include "base/json.h"
+#include "data/floats.h"
 #include "mpi/peer.h"
 #include "solve/sweep/layer_state.h"
+#include "solve/sweep/shared_samples.h"
 #include "solve/sweep/solved_layers.h"
 #include "solve/sweep/stored_samples.h"
 #include "solve/sweep_support.h"
@@ -17,10 +19,6 @@ namespace detent::solve {
 namespace {
 
 using namespace test;
-
-// The ranks that solve layers.
-constexpr std::array<int, 1> kOne{};
-constexpr std::array<int, 2> kTwo{};
 
 std::vector<std::byte> bytes_up_to(std::size_t count) {
   std::vector<std::byte> bytes;
@@ -58,13 +56,13 @@ TEST(SolvedLayers, AreNotThereWithALengthThatNoFileHas) {
   const auto text = sealed_json_text(*parse_json(std::string_view(file).substr(8, end - 8)));
   const std::uint64_t size = text.size();
   std::ofstream(path, std::ios::binary) << std::string_view(reinterpret_cast<const char*>(&size), sizeof size) << text;
-  EXPECT_FALSE(solved.load(1, kOne));
+  EXPECT_FALSE(solved.load(1, 1));
 }
 
 TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   const TempDir folder(std::filesystem::temp_directory_path());
   const SolvedLayers solved(folder.path());
-  EXPECT_FALSE(solved.load(3, kTwo));
+  EXPECT_FALSE(solved.load(3, 2));
   std::vector<SolvedLayer> layers(2);
   layers[0].tuning = {
       .name = "a", .op_type = "Conv", .streamed = true, .tuned = true, .error_before = 2, .error_after = 1};
@@ -74,7 +72,7 @@ TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   layers[1].integers = bytes_up_to(7);
   layers[1].bias = bytes_up_to(12);
   solved.save(3, layers);
-  const auto found = solved.load(3, kTwo);
+  const auto found = solved.load(3, 2);
   ASSERT_TRUE(found && found->size() == 2);
   EXPECT_EQ((*found)[0].tuning.name, "a");
   EXPECT_TRUE((*found)[0].tuning.streamed && (*found)[0].tuning.tuned);
@@ -84,8 +82,8 @@ TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   EXPECT_EQ((*found)[0].scale.size(), 2 * sizeof(float));
   EXPECT_EQ(read((*found)[1].integers), layers[1].integers);
   EXPECT_EQ(read((*found)[1].bias), layers[1].bias);
-  EXPECT_FALSE(solved.load(2, kTwo));
-  EXPECT_FALSE(solved.load(3, kOne));
+  EXPECT_FALSE(solved.load(2, 2));
+  EXPECT_FALSE(solved.load(3, 1));
 }
 
 TEST(SolvedLayers, AreSolvedAgainWhereDamaged) {
@@ -95,8 +93,8 @@ TEST(SolvedLayers, AreSolvedAgainWhereDamaged) {
   layers[0].integers = bytes_up_to(128);
   solved.save(0, layers);
   damage(folder.path() / "solved-0", 5);
-  EXPECT_FALSE(solved.load(0, kOne));
-  EXPECT_THROW((void)solved.load_saved(0, kOne), Error);
+  EXPECT_FALSE(solved.load(0, 1));
+  EXPECT_THROW((void)solved.load_saved(0, 1), Error);
 }
 
 std::string file_of(const std::filesystem::path& path) {
@@ -104,52 +102,85 @@ std::string file_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// As another of two ranks saved them.
-std::string saved_by_other(std::size_t layers) {
+// As rank 0 saved them.
+std::string saved(std::size_t layers) {
   const TempDir folder(std::filesystem::temp_directory_path());
   std::vector<SolvedLayer> solved(layers);
-  for (auto& layer : solved) layer.tuning.name = "of rank 1";
+  for (auto& layer : solved) layer.tuning.name = "of rank 0";
   SolvedLayers(folder.path()).save(0, solved);
   return file_of(folder.path() / "solved-0");
 }
 
-TEST(SolvedLayers, OfTwoRanksStandInTheStagesOrder) {
+TEST(SolvedLayers, ComeFromRankZero) {
   const TempDir folder(std::filesystem::temp_directory_path());
-  auto ranks = detent::test::beside_peer(0, {saved_by_other(1), std::string(1, '\0')});
+  const std::string yes(1, '\1');
+  auto ranks = detent::test::beside_peer(1, {yes, "", saved(2)});
   const SolvedLayers solved(folder.path(), &ranks);
-  std::vector<SolvedLayer> mine(2);
-  mine[0].tuning.name = "first";
-  mine[1].tuning.name = "third";
-  solved.save(0, mine);
-  const auto found = solved.load_saved(0, std::array{0, 1, 0});
-  ASSERT_EQ(found.size(), 3U);
-  EXPECT_EQ(found[0].tuning.name, "first");
-  EXPECT_EQ(found[1].tuning.name, "of rank 1");
-  EXPECT_EQ(found[2].tuning.name, "third");
-}
-
-TEST(SolvedLayers, OfOtherNumbersThanTheStagesAreDamaged) {
-  for (const std::size_t theirs : {0U, 2U}) {
-    const TempDir folder(std::filesystem::temp_directory_path());
-    auto ranks = detent::test::beside_peer(0, {saved_by_other(theirs), std::string(1, '\0')});
-    const SolvedLayers solved(folder.path(), &ranks);
-    solved.save(0, std::vector<SolvedLayer>(1));
-    EXPECT_FALSE(solved.load(0, std::array{0, 1}));
-    EXPECT_THROW((void)solved.load_saved(0, std::array{0, 1}), Error);
+  solved.save(0, std::vector<SolvedLayer>(2));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  const auto found = solved.load_saved(0, 2);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[1].tuning.name, "of rank 0");
+  EXPECT_EQ(file_of(folder.path() / "solved-0"), saved(2));
+  for (const std::string& theirs : {std::string("damaged"), saved(1)}) {
+    auto again = detent::test::beside_peer(1, {yes, "", theirs});
+    const TempDir other(std::filesystem::temp_directory_path());
+    EXPECT_THROW((void)SolvedLayers(other.path(), &again).load(0, 2), Error);
   }
 }
 
-TEST(SolvedLayers, ARankThatLostThemGetsThoseOfRankZero) {
-  const TempDir folder(std::filesystem::temp_directory_path());
-  const std::string yes(1, '\1');
-  auto ranks = detent::test::beside_peer(1, {yes, "", yes, saved_by_other(1), saved_by_other(2)});
-  const SolvedLayers solved(folder.path(), &ranks);
-  const auto found = solved.load(0, std::array{1, 0, 1});
-  ASSERT_TRUE(found && found->size() == 3);
-  EXPECT_EQ(file_of(folder.path() / "solved-0-1"), saved_by_other(2));
-  auto again = detent::test::beside_peer(1, {yes, "", yes, "damaged", saved_by_other(2)});
-  const TempDir other(std::filesystem::temp_directory_path());
-  EXPECT_THROW((void)SolvedLayers(other.path(), &again).load(0, std::array{1, 0, 1}), Error);
+TEST(SharedSamples, AreRunByAllRanksAlike) {
+  for (const std::size_t ranks : {1U, 2U, 3U}) {
+    std::vector<std::size_t> fitted(ranks), held_back(ranks);
+    for (std::size_t s = 0; s < 48; ++s) ++(is_held_back(s) ? held_back : fitted)[runner_of(s, ranks)];
+    EXPECT_EQ(fitted, std::vector<std::size_t>(ranks, 42 / ranks)) << ranks;
+    EXPECT_EQ(held_back, std::vector<std::size_t>(ranks, 6 / ranks)) << ranks;
+  }
+}
+
+// Of sample s and layer l, as it is sent: one float32 of one dimension.
+std::string sent(float value) {
+  const std::uint64_t numbers[] = {1, static_cast<std::uint64_t>(onnx::DataType::float32), 1, 1, sizeof value};
+  std::string text(reinterpret_cast<const char*>(numbers), sizeof numbers);
+  text.resize((text.size() + 15) / 16 * 16);
+  text.append(reinterpret_cast<const char*>(&value), sizeof value);
+  text.resize((text.size() + 15) / 16 * 16);
+  return text;
+}
+
+store::Record record_of(float value) {
+  const auto owner = std::make_shared<float>(value);
+  return {{onnx::DataType::float32, {1}, std::as_bytes(std::span<const float>(owner.get(), 1)), owner}};
+}
+
+TEST(SharedSamples, ComeToAllInTheirOrder) {
+  store::Spool spool({.directory = std::filesystem::temp_directory_path()});
+  std::string theirs;
+  for (std::size_t s = 0; s < 16; ++s) {
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      if (runner_of(s, 2) == 0 && !is_held_back(s)) theirs += sent(static_cast<float>(10 * s + layer));
+    }
+  }
+  const auto hand_out = [&](const std::vector<std::string>& messages) {
+    auto ranks = detent::test::beside_peer(1, messages);
+    SharedSamples shared(spool, 2, true, {&ranks});
+    for (std::size_t s = 0; s < 16; ++s) {
+      for (std::size_t layer = 0; layer < 2 && runner_of(s, 2) == 1; ++layer)
+        shared.put(layer, s, record_of(static_cast<float>(10 * s + layer)));
+    }
+    std::size_t next = 0, elsewhere = 0;
+    const auto as_it_is = [](std::size_t, std::size_t, store::Record record) { return record; };
+    shared.hand_out(16, as_it_is, [&](std::size_t layer, std::size_t s, std::optional<store::Record> record) {
+      EXPECT_EQ(2 * s + layer, next++);
+      if (!record) return void(++elsewhere);
+      EXPECT_EQ(data::floats(record->at(0))[0], static_cast<float>(10 * s + layer));
+    });
+    EXPECT_EQ(next, 32U);
+    EXPECT_EQ(elsewhere, 2U);  // of sample 8, which rank 0 holds back
+  };
+  hand_out({theirs});
+  EXPECT_THROW(hand_out({theirs.substr(0, theirs.size() - 8)}), Error);
+  EXPECT_THROW(hand_out({theirs.substr(0, theirs.size() - 64)}), Error);
 }
 
 TEST(SolvedLayers, WhatIsToldOfThemIsSealed) {
@@ -163,7 +194,7 @@ TEST(SolvedLayers, WhatIsToldOfThemIsSealed) {
   ASSERT_NE(file.find(told), std::string::npos);
   file.replace(file.find(told), told.size(), "\"after\":2.0");
   std::ofstream(folder.path() / "solved-0", std::ios::binary) << file;
-  EXPECT_FALSE(solved.load(0, kOne));
+  EXPECT_FALSE(solved.load(0, 1));
 }
 
 TEST(LayerState, IsTakenUpUnlessDamaged) {

@@ -36,8 +36,7 @@ nlohmann::json resume_identity_of(const Run& run) {
                             .calibration_data = options.calibration_data,
                             .options = chosen,
                             .histograms = calibrates && needs_histograms(run.recipe),
-                            .votes = calibrates && needs_votes(run.recipe),
-                            .ranks = calibrates ? shim::size_of(options.resources.ranks) : 1});
+                            .votes = calibrates && needs_votes(run.recipe)});
 }
 
 void make_directory(Run& run) {

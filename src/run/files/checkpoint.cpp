@@ -48,14 +48,15 @@ std::size_t last_save(const fs::path& path) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(fs::path directory, double seconds)
-    : directory_(std::move(directory)), seconds_(seconds), due_(after(seconds)) {}
+Checkpoints::Checkpoints(fs::path directory, double seconds, int shares)
+    : directory_(std::move(directory)), seconds_(seconds), shares_(shares), due_(after(seconds)) {}
 
 std::optional<CalibrationProgress> Checkpoints::load() const {
   const fs::path path = directory_ / kFile;
   if (!paths::exists(path)) return std::nullopt;
   const auto json = read_json(path);
   try {
+    if (json.value("shares", 1) != shares_) return std::nullopt;
     CalibrationProgress progressed;
     progressed.cuts = json.at("cuts").get<std::vector<int>>();
     progressed.segment = json.at("segment");
@@ -77,11 +78,9 @@ void Checkpoints::save(const CalibrationProgress& progressed) {
   const std::size_t previous = number_++;
   calibration::write_statistics(progressed.statistics, directory_ / statistics_name(number_));
   failpoint("checkpoint.statistics");
-  const nlohmann::json json{{"cuts", progressed.cuts},
-                            {"segment", progressed.segment},
-                            {"done", progressed.done},
-                            {"samples", progressed.samples},
-                            {"save", number_}};
+  const nlohmann::json json{{"cuts", progressed.cuts}, {"segment", progressed.segment},
+                            {"done", progressed.done}, {"samples", progressed.samples},
+                            {"shares", shares_},       {"save", number_}};
   AtomicFile file(directory_ / kFile);
   const std::string text = sealed_json_text(json);
   file.write(std::as_bytes(std::span(text)));

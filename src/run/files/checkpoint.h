@@ -22,10 +22,11 @@ struct CalibrationProgress {
 /// Files in a run's directory. Each save replaces the previous one atomically.
 class Checkpoints {
  public:
-  /// `seconds` between saves; 0: after every sample.
-  Checkpoints(std::filesystem::path directory, double seconds);
+  /// `seconds` between saves; 0: after every sample. `shares`: into how many the samples are divided, of which this
+  /// process has one.
+  Checkpoints(std::filesystem::path directory, double seconds, int shares = 1);
 
-  /// The last save of an earlier process. Throws bad_input when it is damaged.
+  /// The last save of an earlier process, unless that had another share. Throws bad_input when it is damaged.
   std::optional<CalibrationProgress> load() const;
   void save(const CalibrationProgress& progressed);
   /// When the next save is due. Saving takes at most about 1 % of the time.
@@ -34,6 +35,7 @@ class Checkpoints {
  private:
   std::filesystem::path directory_;
   double seconds_;
+  int shares_;
   std::size_t number_ = 0;  // of the last save
   std::chrono::steady_clock::time_point due_;
 };

@@ -30,9 +30,37 @@ std::size_t positions_for(const LayerGeometry& g) {
   return tile_positions(static_cast<std::size_t>(g.groups * g.fan_in() + g.outputs));
 }
 
+// Of all `positions` that were drawn some neighbours, to a place of a tile of the same layout.
+void copy_positions(std::span<const float> from, std::size_t positions, std::size_t first, std::size_t count, Tile& to,
+                    std::size_t at) {
+  if (to.column_major) {
+    std::copy_n(from.data() + first * to.rows, count * to.rows, to.at(0, at));
+    return;
+  }
+  for (std::size_t r = 0; r < to.rows; ++r) std::copy_n(from.data() + r * positions + first, count, to.at(r, at));
+}
+
 }  // namespace
 
-GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads)
+DrawnPatches::DrawnPatches(const LayerGeometry& geometry, const Shape& input_shape, std::span<const float> input,
+                           std::span<const float> target, std::span<const std::size_t> positions)
+    : inputs(static_cast<std::size_t>(geometry.groups * geometry.fan_in()), positions.size(),
+             geometry.kind == LayerKind::product),
+      targets(static_cast<std::size_t>(geometry.outputs), target.empty() ? 0 : positions.size(), inputs.column_major) {
+  const Patches patches(geometry, input_shape);
+  if (input.size() != product_of(input_shape) ||
+      (!target.empty() && target.size() != patches.positions() * patches.outputs()))
+    throw internal_error("a sample does not fit the layer's geometry");
+  patches.gather(input.data(), {0, inputs.rows}, positions, Patches::places(inputs, 0, positions.size()));
+  if (!target.empty()) patches.gather_outputs(target.data(), positions, Patches::places(targets, 0, positions.size()));
+}
+
+void GramSums::add_drawn(std::size_t, std::span<const float>, std::span<const float>) {
+  throw internal_error("positions of a sample were drawn for a device");
+}
+
+GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads,
+                                 shim::Team team)
     : geometry_(geometry),
       kernels_(kernels),
       threads_(threads),
@@ -40,14 +68,15 @@ GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& k
       group_outputs_(static_cast<std::size_t>(geometry.outputs / geometry.groups)),
       inputs_(static_cast<std::size_t>(geometry.groups) * fan_in_, positions_for(geometry),
               geometry.kind == LayerKind::product),
-      targets_(static_cast<std::size_t>(geometry.outputs), positions_for(geometry), inputs_.column_major) {
+      targets_(static_cast<std::size_t>(geometry.outputs), positions_for(geometry), inputs_.column_major),
+      team_(std::move(team)) {
   form_.groups = static_cast<std::size_t>(geometry.groups);
   form_.gram.resize(form_.groups * fan_in_ * fan_in_);
   form_.cross.resize(targets_.rows * fan_in_);
   form_.input_sum.resize(inputs_.rows);
   form_.target_sum.resize(targets_.rows);
   form_.target_norm.resize(targets_.rows);
-  if (ShiftedSums::saves_work(geometry)) shifted_.emplace(geometry, kernels, threads);
+  if (ShiftedSums::saves_work(geometry)) shifted_.emplace(geometry, kernels, threads, team_);
   plan_items();
 }
 
@@ -79,6 +108,47 @@ void GramAccumulator::plan_items() {
   for_each_block(targets_.rows, 512, [&](Patches::Range rows) {
     items_.push_back({Item::Kind::targets, 0, rows, {}});
   });
+}
+
+bool GramAccumulator::is_made(const Item& item) const {
+  return aimed_ || (item.kind != Item::Kind::cross && item.kind != Item::Kind::targets);
+}
+
+// Once it is known whether there are targets.
+void GramAccumulator::deal_items() {
+  if (!owners_.empty()) return;
+  std::vector<double> costs;
+  for (const auto& item : items_) {
+    const auto columns = static_cast<double>(std::max<std::size_t>(item.columns.last - item.columns.first, 1));
+    costs.push_back(is_made(item) ? static_cast<double>(item.rows.last - item.rows.first) * columns : 0);
+  }
+  owners_ = shim::owners_of(costs, static_cast<int>(team_.size()));
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (static_cast<std::size_t>(owners_[i]) == team_.rank() && is_made(items_[i])) mine_.push_back(i);
+  }
+}
+
+// Where the form has what an item adds up.
+shim::Made GramAccumulator::made_by(const Item& item) {
+  const auto part = [](auto& values, std::size_t first, std::size_t last) {
+    return std::as_writable_bytes(std::span(values).subspan(first, last - first));
+  };
+  const auto [first, last] = item.rows;
+  const std::size_t square = fan_in_ * fan_in_, block = group_outputs_ * fan_in_;
+  shim::Made made;
+  switch (item.kind) {
+    case Item::Kind::inputs: return {part(form_.input_sum, first, last)};
+    case Item::Kind::targets: return {part(form_.target_sum, first, last), part(form_.target_norm, first, last)};
+    case Item::Kind::small_groups:
+      return {part(form_.gram, first * square, last * square), part(form_.cross, first * block, last * block)};
+    case Item::Kind::gram:
+    case Item::Kind::cross: break;
+  }
+  auto& values = item.kind == Item::Kind::gram ? form_.gram : form_.cross;
+  const std::size_t row = item.group * (item.kind == Item::Kind::gram ? fan_in_ : group_outputs_);
+  for (std::size_t r = row + first; r < row + last; ++r)
+    made.push_back(part(values, r * fan_in_ + item.columns.first, r * fan_in_ + item.columns.last));
+  return made;
 }
 
 Patches GramAccumulator::checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const {
@@ -117,6 +187,21 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
   form_.positions += positions.size();
 }
 
+void GramAccumulator::add_drawn(std::size_t positions, std::span<const float> inputs, std::span<const float> targets) {
+  aimed_ = !targets.empty();
+  if (inputs.size() != positions * inputs_.rows || targets.size() != (aimed_ ? positions * targets_.rows : 0))
+    throw internal_error("what was drawn of a sample does not fit the layer's geometry");
+  for (std::size_t at = 0; at < positions;) {
+    const std::size_t count = std::min(inputs_.capacity - used_, positions - at);
+    copy_positions(inputs, positions, at, count, inputs_, used_);
+    if (aimed_) copy_positions(targets, positions, at, count, targets_, used_);
+    at += count;
+    used_ += count;
+    if (used_ == inputs_.capacity) flush();
+  }
+  form_.positions += positions;
+}
+
 void GramAccumulator::fill(const Patches& patches, const float* input, const float* target, Patches::Range positions) {
   const std::size_t threads = (positions.last - positions.first) * inputs_.rows < kWorthThreads ? 1 : threads_;
   const std::size_t input_pieces = (inputs_.rows + kRowsToFill - 1) / kRowsToFill;
@@ -144,13 +229,13 @@ void GramAccumulator::fill(const Patches& patches, const float* input, const flo
 
 void GramAccumulator::flush() {
   if (used_ == 0) return;
+  deal_items();
   const std::size_t threads = used_ * inputs_.rows < kWorthThreads / 8 ? 1 : threads_;
-  parallel_for(items_.size(), threads, [&](std::size_t i) { run(items_[i]); });
+  parallel_for(mine_.size(), threads, [&](std::size_t i) { run(items_[mine_[i]]); });
   used_ = 0;
 }
 
 void GramAccumulator::run(const Item& item) {
-  if (!aimed_ && (item.kind == Item::Kind::cross || item.kind == Item::Kind::targets)) return;
   switch (item.kind) {
     case Item::Kind::inputs: return sum_inputs(item.rows);
     case Item::Kind::targets: return sum_targets(item.rows);
@@ -216,6 +301,10 @@ void GramAccumulator::sum_targets(Patches::Range rows) {
 
 GramForm GramAccumulator::take() {
   flush();
+  deal_items();
+  std::vector<shim::Made> made;
+  for (const auto& item : items_) made.push_back(is_made(item) && team_.size() > 1 ? made_by(item) : shim::Made());
+  shim::exchange_made(made, owners_, team_);
   if (shifted_) shifted_->add_to(form_);
   for (std::size_t g = 0; g < form_.groups; ++g) mirror(form_.gram.data() + g * fan_in_ * fan_in_, fan_in_, threads_);
   return std::exchange(form_, {});

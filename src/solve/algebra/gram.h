@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/algebra/shifted_sums.h"
 #include "solve/layers/geometry.h"
@@ -15,6 +16,15 @@
 #include "solve/layers/problem.h"
 
 namespace detent::solve {
+
+/// A layer's inputs and targets at some positions of a sample, copied as sums on the CPU take them.
+struct DrawnPatches {
+  Tile inputs;
+  Tile targets;  // of no positions where there are none
+
+  DrawnPatches(const LayerGeometry& geometry, const Shape& input_shape, std::span<const float> input,
+               std::span<const float> target, std::span<const std::size_t> positions);
+};
 
 /// Accumulates a GramForm sample by sample: inputs of the quantized branch, targets of the float branch with the bias
 /// in them, as they come from the model. The result depends on the sequence of positions alone, not on how samples are
@@ -28,18 +38,24 @@ class GramSums {
   /// The same for some of its positions.
   virtual void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
                    std::span<const std::size_t> positions) = 0;
+  /// The same, copied before: on the CPU only.
+  virtual void add_drawn(std::size_t positions, std::span<const float> inputs, std::span<const float> targets);
   /// The form of all that was added. It is empty afterwards and cannot be used again.
   virtual GramForm take() = 0;
 };
 
 /// On the CPU. Memory: the form, and tiles of a few MiB. Threads do not change the result.
+///
+/// A team's ranks are all given all samples, but each sums up some blocks of the form; take() is a collective.
 class GramAccumulator final : public GramSums {
  public:
-  GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads);
+  GramAccumulator(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads, shim::Team team = {});
 
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) override;
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target,
            std::span<const std::size_t> positions) override;
+  /// What DrawnPatches has of so many positions.
+  void add_drawn(std::size_t positions, std::span<const float> inputs, std::span<const float> targets) override;
   GramForm take() override;
 
  private:
@@ -52,6 +68,9 @@ class GramAccumulator final : public GramSums {
   };
 
   void plan_items();
+  void deal_items();
+  bool is_made(const Item& item) const;
+  shim::Made made_by(const Item& item);
   Patches checked(const Shape& input_shape, std::size_t inputs, std::size_t targets) const;
   void fill(const Patches& patches, const float* input, const float* target, Patches::Range positions);
   void fill(const Patches& patches, const float* input, const float* target, std::span<const std::size_t> positions);
@@ -70,7 +89,10 @@ class GramAccumulator final : public GramSums {
   Tile targets_;
   std::size_t used_ = 0;  // positions in the tiles
   bool aimed_ = false;    // whether there are targets
+  shim::Team team_;
   std::vector<Item> items_;
+  std::vector<int> owners_;             // of each
+  std::vector<std::size_t> mine_;       // the items that this rank sums up
   std::optional<ShiftedSums> shifted_;  // where they pay, for inputs of which all positions are taken, without targets
   GramForm form_;
 };

@@ -29,6 +29,14 @@ std::vector<RowRange> row_ranges(std::size_t rows, std::size_t groups, std::size
   return ranges;
 }
 
+std::vector<RowRange> row_pieces(std::size_t rows) {
+  constexpr std::size_t kTogether = 64;
+  std::vector<RowRange> pieces;
+  for (std::size_t first = 0; first < rows; first += kTogether)
+    pieces.push_back({first, std::min(first + kTogether, rows)});
+  return pieces;
+}
+
 Quadratic::Quadratic(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias, bool best_bias)
     : form_(form),
       best_bias_(best_bias && form.positions > 0),

@@ -23,13 +23,13 @@ struct RowRange {
 /// Divides rows into pieces, whatever the number of threads. Rows are independent problems, so each piece can be solved
 /// by itself. A piece lies within one group, or consists of whole groups.
 std::vector<RowRange> row_ranges(std::size_t rows, std::size_t groups, std::size_t fan_in);
-/// Calls fn(range) for pieces of at most 64 of `rows`, on several threads.
+/// Pieces of at most 64 of `rows`.
+std::vector<RowRange> row_pieces(std::size_t rows);
+/// Calls fn(range) for each of them, on several threads.
 template <class Fn>
 void for_row_pieces(std::size_t rows, std::size_t threads, const Fn& fn) {
-  constexpr std::size_t kTogether = 64;
-  parallel_for((rows + kTogether - 1) / kTogether, threads, [&](std::size_t piece) {
-    fn(RowRange{piece * kTogether, std::min((piece + 1) * kTogether, rows)});
-  });
+  const auto pieces = row_pieces(rows);
+  parallel_for(pieces.size(), threads, [&](std::size_t i) { fn(pieces[i]); });
 }
 
 /// error(w) = w A wᵀ − 2 w cᵀ + constant, summed over all positions. With σ = sum of x, τ = sum of y, N positions:

@@ -36,12 +36,13 @@ std::uint64_t ShiftedSums::bytes(const LayerGeometry& geometry, std::size_t thre
   return 2 * kHeldBytes + sizeof(float) * channels * (products * channels + threads * 2 * kRowsTogether);
 }
 
-ShiftedSums::ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads)
+ShiftedSums::ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads, shim::Team team)
     : channels_(static_cast<std::size_t>(geometry.inputs)),
       kernel_size_(product_of(geometry.kernel)),
       geometry_(geometry),
       kernels_(kernels),
       threads_(threads),
+      team_(std::move(team)),
       input_sums_(channels_ * kernel_size_) {
   const std::size_t first = kAxes - geometry.kernel.size();
   for (std::size_t k = 0; k < kernel_size_; ++k) {
@@ -66,6 +67,7 @@ ShiftedSums::ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, 
     shift.products.assign(shift.pairs.size(), std::vector<float>(channels_ * channels_));
     shifts_.push_back(std::move(shift));
   }
+  owners_ = shim::owners_of(std::vector<double>(shifts_.size(), 1), static_cast<int>(team_.size()));
 }
 
 ShiftedSums::Coordinates ShiftedSums::coordinates(std::size_t position) const {
@@ -135,7 +137,9 @@ void ShiftedSums::add(const Shape& input_shape, std::span<const float> input) {
 
 void ShiftedSums::flush() {
   if (held_ == 0) return;
-  parallel_for(shifts_.size(), threads_, [&](std::size_t i) { sum(shifts_[i]); });
+  parallel_for(shifts_.size(), threads_, [&](std::size_t i) {
+    if (static_cast<std::size_t>(owners_[i]) == team_.rank()) sum(shifts_[i]);
+  });
   for (Region& region : regions_) {
     std::vector<double> sums(channels_);
     for (std::size_t at = 0; at < region.rows.size(); at += channels_) {
@@ -206,6 +210,12 @@ bool ShiftedSums::multiply(const Region& region, const Shift& shift, std::vector
 
 void ShiftedSums::add_to(GramForm& form) {
   flush();
+  std::vector<shim::Made> made;
+  for (Shift& shift : shifts_) {
+    made.emplace_back();
+    for (auto& product : shift.products) made.back().push_back(std::as_writable_bytes(std::span(product)));
+  }
+  shim::exchange_made(made, owners_, team_);
   const std::size_t size = channels_ * kernel_size_, squares = (channels_ + kSquare - 1) / kSquare;
   // Rows of one square's channels belong to it alone on the lower side, which is all that is written.
   parallel_for(squares, threads_, [&](std::size_t square) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/layers/geometry.h"
 #include "solve/layers/patches.h"
@@ -22,14 +23,15 @@ class ShiftedSums {
   /// Whether a layer has such shifts, and enough of them to take a third of the operations or less.
   static bool saves_work(const LayerGeometry& geometry);
 
-  ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads);
+  /// All ranks of a team are given the same, and each sums up some of the shifts.
+  ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads, shim::Team team = {});
 
   /// What the sums and the samples held take, with all the threads' products.
   static std::uint64_t bytes(const LayerGeometry& geometry, std::size_t threads);
 
   /// All positions of one input of this shape. Samples of a batch are added one by one.
   void add(const Shape& input_shape, std::span<const float> input);
-  /// Adds what was added here to the lower half of the form's Gram matrix and to its sums of inputs.
+  /// Adds what was added here to the lower half of the form's Gram matrix and to its sums of inputs. A collective.
   void add_to(GramForm& form);
 
  private:
@@ -63,7 +65,9 @@ class ShiftedSums {
   const Kernels& kernels_;
   std::size_t threads_;
   std::vector<Coordinates> elements_;  // of the kernel, dilated
+  shim::Team team_;
   std::vector<Shift> shifts_;
+  std::vector<int> owners_;         // of each
   std::vector<double> input_sums_;  // channels x kernel elements
   Shape shape_;                     // of one sample; what follows is for it
   Coordinates extent_{1, 1, 1};

@@ -6,6 +6,7 @@
 
 #include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
+#include "solve/layers/shared_rows.h"
 #include "solve/layers/solver.h"
 
 namespace detent::solve {
@@ -74,12 +75,13 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
   Integers integers = std::move(start);
   Descent descent(weights, quadratic, kernels, integers);
   const auto ranges = row_ranges(weights.rows, form.groups, weights.fan_in);
-  parallel_for(ranges.size(), control.threads, [&](std::size_t i) {
+  share_for(ranges.size(), control.threads, control.team(), [&](std::size_t i) {
     for (std::size_t sweep = 0; sweep < coordinate_sweeps(config); ++sweep) {
       check_stop(control);
       if (!descent.sweep(ranges[i])) break;
     }
   });
+  gather_rows(integers, ranges, weights.fan_in, control.team());
   return integers;
 }
 

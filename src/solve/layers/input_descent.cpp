@@ -8,6 +8,7 @@
 #include "solve/algebra/cholesky.h"
 #include "solve/algebra/vector_sums.h"
 #include "solve/layers/mini_batches.h"
+#include "solve/layers/shared_rows.h"
 
 namespace detent::solve {
 namespace {
@@ -215,13 +216,19 @@ Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry
   const auto groups = static_cast<std::size_t>(geometry.groups);
   const std::size_t group_rows = weights.rows / groups, k = weights.fan_in;
   const std::size_t pieces = (group_rows + kRowsTogether - 1) / kRowsTogether;
+  std::vector<RowRange> ranges;
+  for (std::size_t i = 0; i < groups * pieces; ++i) {
+    const std::size_t end = (i / pieces + 1) * group_rows, first = i / pieces * group_rows + i % pieces * kRowsTogether;
+    ranges.push_back({first, std::min(first + kRowsTogether, end)});
+  }
+  const auto team = control.team();
   for (std::size_t g = 0; g < groups; ++g) {
     const InputView view{all.inputs.data() + g * k, groups * k, all.count, all.targets.data()};
     const InputDescent descent(weights, view, kernels);
     parallel_for(pieces, control.threads, [&](std::size_t piece) {
       check_stop(control);
-      const std::size_t first = g * group_rows + piece * kRowsTogether;
-      const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
+      if (!takes(g * pieces + piece, team)) return;
+      const RowRange rows = ranges[g * pieces + piece];
       const auto begin = static_cast<std::ptrdiff_t>(rows.first * k), end = static_cast<std::ptrdiff_t>(rows.last * k);
       Integers mine(result.begin() + begin, result.begin() + end);
       std::vector<float> rest = descent.residual_of(rows, mine);
@@ -230,6 +237,7 @@ Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry
       std::copy(mine.begin(), mine.end(), result.begin() + begin);
     });
   }
+  gather_rows(result, ranges, k, team);
   return result;
 }
 

@@ -75,11 +75,31 @@ FormAccumulator::FormAccumulator(const LayerGeometry& geometry, const Kernels& k
         return std::make_unique<GramAccumulator>(geometry, kernels, threads);
       }) {}
 
-void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+std::vector<std::size_t> FormAccumulator::positions_of(std::uint64_t number, const Shape& input_shape,
+                                                       bool has_target) const {
   const std::size_t all = Patches(geometry_, input_shape).positions();
-  const bool cheap = target.empty() && ShiftedSums::saves_work(geometry_) && all <= kTimesByShifts * most_of_sample_;
-  auto positions = draw_positions(all, cheap ? all : most_of_sample_, seed_, count_++);
+  const bool cheap = !has_target && ShiftedSums::saves_work(geometry_) && all <= kTimesByShifts * most_of_sample_;
+  auto positions = draw_positions(all, cheap ? all : most_of_sample_, seed_, number);
   std::sort(positions.begin(), positions.end());  // what lies together is read together
+  return positions;
+}
+
+std::optional<DrawnPatches> FormAccumulator::drawn(std::uint64_t number, const Shape& input_shape,
+                                                   std::span<const float> input, std::span<const float> target) const {
+  if (!gram_) return std::nullopt;
+  const auto positions = positions_of(number, input_shape, !target.empty());
+  if (positions.size() == Patches(geometry_, input_shape).positions()) return std::nullopt;
+  return DrawnPatches(geometry_, input_shape, input, target, positions);
+}
+
+void FormAccumulator::add_drawn(std::size_t positions, std::span<const float> inputs, std::span<const float> targets) {
+  ++count_;
+  positions_ += positions;
+  gram_->add_drawn(positions, inputs, targets);
+}
+
+void FormAccumulator::add(const Shape& input_shape, std::span<const float> input, std::span<const float> target) {
+  auto positions = positions_of(count_++, input_shape, !target.empty());
   positions_ += positions.size();
   if (!gram_ && positions_ > most_) begin_gram();
   if (gram_) {

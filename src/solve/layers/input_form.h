@@ -51,6 +51,12 @@ class FormAccumulator {
 
   /// `target` is empty in all samples where targets are symmetric.
   void add(const Shape& input_shape, std::span<const float> input, std::span<const float> target);
+  /// What it would take of the sample that is the `number`-th to be added, once a Gram matrix is being summed up, so
+  /// that the rest need not come here: nothing before that, and where it would take all.
+  std::optional<DrawnPatches> drawn(std::uint64_t number, const Shape& input_shape, std::span<const float> input,
+                                    std::span<const float> target) const;
+  /// The next sample, of which so many positions were drawn.
+  void add_drawn(std::size_t positions, std::span<const float> inputs, std::span<const float> targets);
   /// The form of all that was added. The accumulator cannot be used again.
   GramFormOrRawInputs take();
 
@@ -61,6 +67,7 @@ class FormAccumulator {
     std::vector<std::size_t> positions;  // that are taken of it
   };
 
+  std::vector<std::size_t> positions_of(std::uint64_t number, const Shape& input_shape, bool has_target) const;
   void begin_gram();
   Pixels pixels() const;
   void sum(const Shape& input_shape, std::span<const float> input, std::span<const float> target,

@@ -16,6 +16,7 @@
 #include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/nearest_plane.h"
+#include "solve/layers/shared_rows.h"
 
 namespace detent::solve {
 namespace {
@@ -223,13 +224,16 @@ Integers rounded(const Problem& problem, std::size_t sweeps, const Kernels& kern
   const Solver solver(problem, sweeps, kernels, control);
   const std::size_t k = problem.fan_in();
   Integers sorted(problem.weights.values.size()), integers(sorted.size());
-  for_row_pieces(problem.weights.rows, control.threads, [&](RowRange rows) {
+  const auto pieces = row_pieces(problem.weights.rows);
+  share_for(pieces.size(), control.threads, control.team(), [&](std::size_t i) {
     check_stop(control);
+    const RowRange rows = pieces[i];
     solver.solve(rows, sorted);
     for (std::size_t at = rows.first * k; at < rows.last * k; ++at) {
       integers[at - at % k + problem.order[at % k]] = sorted[at];
     }
   });
+  gather_rows(integers, pieces, k, control.team());
   return integers;
 }
 

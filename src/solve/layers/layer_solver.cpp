@@ -13,12 +13,12 @@ namespace {
 
 class CpuSolver final : public LayerSolver {
  public:
-  explicit CpuSolver(const Kernels& kernels) : kernels_(kernels) {}
+  CpuSolver(const Kernels& kernels, shim::Team team) : kernels_(kernels), team_(std::move(team)) {}
 
   std::uint64_t sums_budget() const override { return std::numeric_limits<std::uint64_t>::max(); }
   void check_memory(const std::string&, const LayerGeometry&, const Shape&, bool, const FinetuneConfig&) override {}
   std::unique_ptr<GramSums> sums(const LayerGeometry& geometry, std::size_t threads) override {
-    return std::make_unique<GramAccumulator>(geometry, kernels_, threads);
+    return std::make_unique<GramAccumulator>(geometry, kernels_, threads, team_);
   }
   Solution solve(const QuantizedWeights& weights, const GramFormOrRawInputs& form, std::span<const float> bias,
                  const FinetuneConfig& config, const SolveControl& control) override {
@@ -35,11 +35,14 @@ class CpuSolver final : public LayerSolver {
 
  private:
   const Kernels& kernels_;
+  shim::Team team_;
 };
 
 }  // namespace
 
-std::unique_ptr<LayerSolver> cpu_solver(const Kernels& kernels) { return std::make_unique<CpuSolver>(kernels); }
+std::unique_ptr<LayerSolver> cpu_solver(const Kernels& kernels, shim::Team team) {
+  return std::make_unique<CpuSolver>(kernels, std::move(team));
+}
 
 std::unique_ptr<LayerSolver> cuda_solver(const DeviceConfig& config, const Kernels& kernels,
                                          profile::DeviceActivity* activity) {

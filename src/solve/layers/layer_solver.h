@@ -43,7 +43,8 @@ class LayerSolver {
   virtual std::vector<std::string> notes() const { return {}; }
 };
 
-std::unique_ptr<LayerSolver> cpu_solver(const Kernels& kernels);
+/// `team`: whose ranks are given the same samples and share what is to be summed up; sums are then a collective.
+std::unique_ptr<LayerSolver> cpu_solver(const Kernels& kernels, shim::Team team = {});
 
 /// GPUs, by the plugin for them (see shim::load_cuda_plugin). `kernels` of the CPU take what does not go to a device,
 /// and must outlive the solver; so must `activity`, which is told what the devices do, with times (null: nothing is
@@ -56,6 +57,6 @@ using CudaSolverEntry = LayerSolver*(int version, const DeviceConfig& config, co
                                      profile::DeviceActivity* activity);
 inline constexpr const char* kCudaSolverEntryName = "detent_cuda_solver";
 /// Raised when anything that crosses the border changes. Plugin and binary come from the same compiler.
-inline constexpr int kCudaSolverVersion = 4;
+inline constexpr int kCudaSolverVersion = 5;
 
 }  // namespace detent::solve

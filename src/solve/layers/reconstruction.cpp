@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -111,12 +112,18 @@ class Outputs {
 
 double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const Kernels& kernels, const SolveControl& control) {
+  return mean_of(sample_errors(weights, geometry, solution, samples, kernels, control));
+}
+
+std::vector<SampleError> sample_errors(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                       const SolveControl& control) {
   Outputs outputs(weights, geometry, solution, kernels);
-  std::vector<double> sums(outputs.items());
-  std::uint64_t count = 0;
+  std::vector<SampleError> errors;
   for (std::size_t i = 0; i < samples.count(); ++i) {
     check_stop(control);
     const SampleRef sample = samples.get(i);
+    std::vector<double> sums(outputs.items());
     const auto add = [&](std::size_t item, std::size_t row, const float* values, const Tile& targets,
                          std::size_t positions) {
       const float* from = targets.row(row);
@@ -128,11 +135,19 @@ double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry
       }
       sums[item] += sum;
     };
-    count += weights.rows * outputs.run(sample, kPositionsToJudge, control.threads, add);
+    const std::uint64_t count = weights.rows * outputs.run(sample, kPositionsToJudge, control.threads, add);
+    errors.push_back({std::accumulate(sums.begin(), sums.end(), 0.0), count});
   }
-  double sum = 0;
-  for (const double part : sums) sum += part;
-  return count == 0 ? 0 : sum / static_cast<double>(count);
+  return errors;
+}
+
+double mean_of(std::span<const SampleError> errors) {
+  SampleError all;
+  for (const auto& [squares, outputs] : errors) {
+    all.squares += squares;
+    all.outputs += outputs;
+  }
+  return all.outputs == 0 ? 0 : all.squares / static_cast<double>(all.outputs);
 }
 
 OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const LayerGeometry& geometry,

@@ -24,6 +24,7 @@ class RoundingVariables {
 
   /// Quantized weights in units of their row's scale, for a part of each row: out[rows, part].
   void weights_over_scale(RowRange rows, Patches::Range part, float* out) const;
+  std::size_t rows() const noexcept { return weights_.rows; }
   float scale(std::size_t row) const { return weights_.row_scale(row); }
   /// Of all rows; null where there is none.
   const float* bias() const noexcept { return bias_.empty() ? nullptr : bias_.data(); }

@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/algebra/vector_sums.h"
+#include "solve/layers/shared_rows.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -22,7 +23,7 @@ class OnCpu final : public GramMethods {
     return find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
   }
   Integers better_rows(const FinetuneConfig& config, Integers first, const Integers& second) override {
-    return solve::better_rows(weights_, form_, bias_, config, std::move(first), second, kernels_, control_.threads);
+    return solve::better_rows(weights_, form_, bias_, config, std::move(first), second, kernels_, control_);
   }
   Integers coordinate_descent(const FinetuneConfig& config, Integers start) override {
     return solve::coordinate_descent(weights_, form_, bias_, std::move(start), config, kernels_, control_);
@@ -63,11 +64,11 @@ Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<
 // errors themselves.
 Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                      const FinetuneConfig& config, Integers first, const Integers& second, const Kernels& kernels,
-                     std::size_t threads) {
+                     const SolveControl& control) {
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   const auto ranges = row_ranges(weights.rows, form.groups, weights.fan_in);
   const std::size_t k = weights.fan_in;
-  parallel_for(ranges.size(), threads, [&](std::size_t i) {
+  share_for(ranges.size(), control.threads, control.team(), [&](std::size_t i) {
     const RowRange rows = ranges[i];
     const std::size_t begin = rows.first * k;
     std::vector<float> values(rows.count() * k), change(values.size()), slope(values.size()), product(values.size());
@@ -86,6 +87,7 @@ Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std:
       std::copy_n(second.begin() + at, k, first.begin() + at);
     }
   });
+  gather_rows(first, ranges, k, control.team());
   return first;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "detent/config.h"
+#include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/layers/problem.h"
 #include "solve/layers/solver_state.h"
@@ -24,6 +25,11 @@ struct SolveControl {
   std::function<void(std::size_t iteration, double loss)> progress = {};
   /// Where AdaRound and AdaQuant save their state at the ends of the intervals of `progress`; may be null.
   SolverState* state = nullptr;
+  /// That solve the layer together: each finds some of its rows, and all get all of them. Null: all rows are found
+  /// here. Not with FinetuneConfig::early_stop, which looks at all rows.
+  shim::Ranks* ranks = nullptr;
+
+  shim::Team team() const { return {ranks, stop}; }
 };
 
 /// config.coordinate_sweeps, or the method's own number where it is unset.
@@ -70,7 +76,7 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
 /// Of each row the candidate with the smaller error; the first where they are equal.
 Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
                      const FinetuneConfig& config, Integers first, const Integers& second, const Kernels& kernels,
-                     std::size_t threads);
+                     const SolveControl& control);
 
 /// The bias with the smallest error for given integers: (target_sum − Ŵ input_sum) / positions.
 std::vector<float> best_bias(const QuantizedWeights& weights, const GramForm& form,

@@ -11,6 +11,7 @@
 #include "solve/layers/mini_batch_steps.h"
 #include "solve/layers/mini_batches.h"
 #include "solve/layers/rounding_variables.h"
+#include "solve/layers/shared_rows.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -53,10 +54,17 @@ class Problem final : public StreamedIterations {
           LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels, const SolveControl& control)
       : control_(control),
         variables_(weights, bias, config, input_power(samples)),
-        batches_(samples, geometry, config, control.threads) {
-    for (const RowRange rows : pieces_of(weights, static_cast<std::size_t>(geometry.groups))) {
-      steps_.emplace_back(rows, geometry, kernels);
-    }
+        batches_(samples, geometry, config, control.threads),
+        pieces_(pieces_of(weights, static_cast<std::size_t>(geometry.groups))) {
+    for (const RowRange rows : pieces_) steps_.emplace_back(rows, geometry, kernels);
+  }
+
+  Solution found(const FinetuneConfig& config) {
+    Solution solution = run(*this, config, control_);
+    const auto team = control_.team();
+    gather_rows(solution.integers, pieces_, solution.integers.size() / variables_.rows(), team);
+    if (!solution.bias.empty()) gather_rows(solution.bias, pieces_, 1, team);
+    return solution;
   }
 
   double iterate(std::size_t first, std::size_t end) override {
@@ -64,7 +72,7 @@ class Problem final : public StreamedIterations {
     for (std::size_t at = first; at < end;) {
       check_stop(control_);
       const std::span<const MiniBatch> batches = batches_.load(at, end);
-      sum += run(batches, at);
+      sum += run_batches(batches, at);
       at += batches.size();
     }
     return sum / static_cast<double>(end - first);
@@ -75,9 +83,9 @@ class Problem final : public StreamedIterations {
   void changed() override {}
 
  private:
-  double run(std::span<const MiniBatch> batches, std::size_t first) {
+  double run_batches(std::span<const MiniBatch> batches, std::size_t first) {
     std::vector<std::vector<double>> losses(steps_.size(), std::vector<double>(batches.size()));
-    parallel_for(steps_.size(), control_.threads, [&](std::size_t i) {
+    share_for(steps_.size(), control_.threads, control_.team(), [&](std::size_t i) {
       steps_[i].run(variables_, batches, first, losses[i], [&] { check_stop(control_); });
     });
     double sum = 0;
@@ -93,6 +101,7 @@ class Problem final : public StreamedIterations {
   RoundingVariables variables_;
   std::uint64_t choice_ = 0;  // by arithmetic alone
   MiniBatches batches_;
+  std::vector<RowRange> pieces_;
   std::vector<MiniBatchSteps> steps_;
 };
 
@@ -105,7 +114,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   if (solver == nullptr || samples.count() == 0) return nearest(weights, bias);
   check_has_streamed_form(*solver);
   Problem problem(weights, geometry, bias, samples, config, kernels, control);
-  Solution solution = run(problem, config, control);
+  Solution solution = problem.found(config);
   if (uses_sample_descent(config)) {
     solution.integers = descend_on_samples(weights, geometry, solution, samples, config, kernels, control);
   }

@@ -2,8 +2,10 @@
 // inputs mixed from both branches.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "detent/config.h"
 #include "solve/algebra/kernels.h"
@@ -28,6 +30,17 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
 /// Mean squared error over the outputs of all samples, at up to 256 positions of each, by the plain definition.
 double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const Kernels& kernels, const SolveControl& control);
+
+/// What one sample adds to it.
+struct SampleError {
+  double squares = 0;
+  std::uint64_t outputs = 0;
+};
+std::vector<SampleError> sample_errors(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                       const SolveControl& control);
+/// The mean over all outputs; of none 0.
+double mean_of(std::span<const SampleError> errors);
 
 /// The bias with the smallest error for given integers, in one pass over the samples.
 std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,

@@ -5,6 +5,7 @@
 #include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/iterations.h"
+#include "solve/layers/shared_rows.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -24,16 +25,17 @@ class AdaQuantOnCpu final : public AdaQuantIterations {
         offset_(weights.values.size()),
         relative_(relative_scales(weights)),
         ranges_(row_ranges(weights.rows, weights.rows / quadratic.group_rows(), weights.fan_in)) {
-    parallel_for(ranges_.size(), control.threads, [&](std::size_t r) { begin(ranges_[r]); });
+    share_for(ranges_.size(), control.threads, control.team(), [&](std::size_t r) { begin(ranges_[r]); });
   }
 
   void iterate(std::size_t first, std::size_t last) override {
-    parallel_for(ranges_.size(), control_.threads, [&](std::size_t r) { iterate(ranges_[r], first, last); });
+    share_for(ranges_.size(), control_.threads, control_.team(),
+              [&](std::size_t r) { iterate(ranges_[r], first, last); });
   }
   std::vector<double> errors() override {
     const Integers now = adaquant_.integers();
     std::vector<double> errors(weights_.rows);
-    parallel_for(ranges_.size(), control_.threads, [&](std::size_t r) {
+    share_for(ranges_.size(), control_.threads, control_.team(), [&](std::size_t r) {
       const auto part = quadratic_.errors(weights_, now, ranges_[r]);
       std::copy(part.begin(), part.end(), errors.begin() + static_cast<std::ptrdiff_t>(ranges_[r].first));
     });
@@ -43,6 +45,7 @@ class AdaQuantOnCpu final : public AdaQuantIterations {
   double divisor() const override { return quadratic_.positions(); }
   AdaQuantVariables& variables() override { return adaquant_; }
   void changed() override {}
+  const std::vector<RowRange>& ranges() const { return ranges_; }
 
  private:
   void begin(RowRange rows) {
@@ -101,7 +104,9 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   if (form.positions == 0) return nearest(weights, {}).integers;
   AdaQuantOnCpu problem(weights, quadratic, config, kernels, control);
-  return run(problem, config, control);
+  Integers integers = run(problem, config, control);
+  gather_rows(integers, problem.ranges(), weights.fan_in, control.team());
+  return integers;
 }
 
 namespace solvers {

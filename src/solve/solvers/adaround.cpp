@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/iterations.h"
+#include "solve/layers/shared_rows.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -28,7 +29,7 @@ class AdaRoundOnCpu final : public AdaRoundIterations {
         ranges_(row_ranges(weights.rows, weights.rows / quadratic.group_rows(), weights.fan_in)),
         losses_(ranges_.size()) {
     const bool report = static_cast<bool>(control.progress);
-    parallel_for(ranges_.size(), control.threads, [&](std::size_t r) {
+    share_for(ranges_.size(), control.threads, control.team(), [&](std::size_t r) {
       begin(ranges_[r]);
       if (report) losses_[r] = loss_of_base(ranges_[r]);
     });
@@ -36,12 +37,13 @@ class AdaRoundOnCpu final : public AdaRoundIterations {
   }
 
   double iterate(std::size_t first, std::size_t last, bool loss) override {
-    parallel_for(ranges_.size(), control_.threads,
-                 [&](std::size_t r) { losses_[r] = iterate(ranges_[r], first, last, loss); });
+    share_for(ranges_.size(), control_.threads, control_.team(),
+              [&](std::size_t r) { losses_[r] = iterate(ranges_[r], first, last, loss); });
     return base_loss_ + std::accumulate(losses_.begin(), losses_.end(), 0.0);
   }
   AdaRoundVariables& variables() override { return adaround_; }
   void changed() override {}
+  const std::vector<RowRange>& ranges() const { return ranges_; }
 
  private:
   /// E, with the factor of the gradient in it.
@@ -141,7 +143,9 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   if (form.positions == 0) return nearest(weights, {}).integers;
   AdaRoundOnCpu problem(weights, quadratic, config, kernels, control);
-  return run(problem, config, control);
+  Integers integers = run(problem, config, control);
+  gather_rows(integers, problem.ranges(), weights.fan_in, control.team());
+  return integers;
 }
 
 namespace solvers {

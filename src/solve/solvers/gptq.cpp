@@ -14,6 +14,7 @@
 #include "solve/algebra/vector_sums.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/nearest_plane.h"
+#include "solve/layers/shared_rows.h"
 #include "solve/layers/solver.h"
 #include "solve/solvers.h"
 
@@ -140,6 +141,16 @@ class Group {
   Cholesky factor_;
 };
 
+// Of each group as many.
+std::vector<RowRange> pieces_of(std::size_t groups, std::size_t group_rows) {
+  std::vector<RowRange> pieces;
+  for (std::size_t end = group_rows; end <= groups * group_rows; end += group_rows) {
+    for (std::size_t first = end - group_rows; first < end; first += kRowsTogether)
+      pieces.push_back({first, std::min(first + kRowsTogether, end)});
+  }
+  return pieces;
+}
+
 }  // namespace
 
 Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
@@ -150,14 +161,20 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
   Integers plain(weights.values.size());
   Integers best(plain.size());
   const bool large = form.groups <= kLargeGroups;
+  const auto pieces = pieces_of(form.groups, quadratic.group_rows());
+  const std::size_t of_group = pieces.size() / form.groups;
+  const auto team = control.team();
   parallel_for(form.groups, large ? 1 : control.threads, [&](std::size_t g) {
+    std::vector<RowRange> mine;
+    for (std::size_t i = g * of_group; i < (g + 1) * of_group; ++i) {
+      if (takes(i, team)) mine.push_back(pieces[i]);
+    }
+    if (mine.empty()) return;
     const std::size_t threads = large ? control.threads : 1;
     const Group group(weights, quadratic, g, config, kernels, threads);
-    const std::size_t group_rows = quadratic.group_rows();
-    parallel_for((group_rows + kRowsTogether - 1) / kRowsTogether, threads, [&](std::size_t piece) {
+    parallel_for(mine.size(), threads, [&](std::size_t piece) {
       check_stop(control);
-      const std::size_t first = g * group_rows + piece * kRowsTogether;
-      const RowRange rows{first, std::min(first + kRowsTogether, (g + 1) * group_rows)};
+      const RowRange rows = mine[piece];
       std::vector<double> errors;
       group.round(rows, false, plain, form.symmetric ? &errors : nullptr);
       if (form.symmetric) {
@@ -167,8 +184,10 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
       }
     });
   });
+  gather_rows(plain, pieces, weights.fan_in, team);
   if (form.symmetric) return plain;
-  return better_rows(weights, form, bias, config, std::move(plain), best, kernels, control.threads);
+  gather_rows(best, pieces, weights.fan_in, team);
+  return better_rows(weights, form, bias, config, std::move(plain), best, kernels, control);
 }
 
 namespace solvers {

@@ -92,9 +92,8 @@ void BodyPass::run(std::size_t sample, std::span<const data::Array> graph_inputs
 }
 
 bool BodyPass::needs_float() const {
-  return LayerTuner::is_held_back(sample_) || std::any_of(problems_.begin(), problems_.end(), [&](const auto& problem) {
-           return tuner_.needs_targets(problem);
-         });
+  return is_held_back(sample_) || std::any_of(problems_.begin(), problems_.end(),
+                                              [&](const auto& problem) { return tuner_.needs_targets(problem); });
 }
 
 // With a drop ratio the input comes first, and its target behind it.
@@ -122,7 +121,7 @@ void BodyPass::pair(std::size_t layer, const data::TensorView& tensor) {
   if (partner && tuner_.agree(problem, record[0], *partner)) {
     record.push_back(std::move(partner->back()));
     if (partner->size() > 1) record.push_back(std::move(partner->front()));
-  } else if (LayerTuner::is_held_back(sample_) || tuner_.needs_targets(problem)) {
+  } else if (is_held_back(sample_) || tuner_.needs_targets(problem)) {
     return;
   }
   tuner_.take(problem, sample_, std::move(record));

@@ -13,11 +13,13 @@
 #include "base/paths.h"
 #include "data/sample_inputs.h"
 #include "exec/sweep.h"
+#include "graph/decisions.h"
 #include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/layers/layer_solver.h"
 #include "solve/sweep/body_records.h"
 #include "solve/sweep/layer_tuner.h"
+#include "solve/sweep/shared_samples.h"
 #include "solve/sweep/solved_layers.h"
 #include "solve/sweep/stages.h"
 #include "solve/sweep/tuned_layer.h"
@@ -44,7 +46,7 @@ class Tuning {
         options_(options),
         notes_(notes),
         kernels_(cpu_kernels()),
-        solver_(options.device.is_cpu() ? cpu_solver(kernels_)
+        solver_(options.device.is_cpu() ? cpu_solver(kernels_, team())
                                         : cuda_solver(options.device, kernels_, options.activity)),
         layers_(require_layers(std::move(layers))),
         stages_(stages_of(layers_, float_model, quantized, most_sums())),
@@ -98,7 +100,7 @@ class Tuning {
 
   /// Whether the sample goes through the stage's segment of the float model: also where only a later stage needs it.
   bool runs_float(const Stage& stage, std::size_t sample) const {
-    if (LayerTuner::is_held_back(sample)) return true;
+    if (is_held_back(sample)) return true;
     for (std::size_t i = stage.layers.front(); i < layers_.size(); ++i) {
       if (tuner_.needs_targets(i)) return true;
     }
@@ -110,28 +112,23 @@ class Tuning {
   void run_stage(const Stage& stage) {
     const auto number = static_cast<std::size_t>(&stage - stages_.data());
     if (stage.in_body && counted_ != stage.segment) count_runs(stage.segment);
-    const auto owners = owners_in(stage);
-    auto stored = solved_.load(number, owners);
+    auto stored = solved_.load(number, stage.layers.size());
     if (stored && !are_of(stage, *stored)) stored.reset();
-    std::vector<std::size_t> mine;  // of the stage's layers
-    for (std::size_t i = 0; i < owners.size(); ++i) {
-      if (owners[i] == shim::rank_of(options_.ranks)) mine.push_back(i);
-    }
     std::vector<LayerProblem> problems;
     for (const auto i : stage.layers) problems.emplace_back().layer = &layers_[i];
     name_activity(problems.size() == 1 ? problems[0].layer->name
                                        : fmt::format("{} and {} more", problems[0].layer->name, problems.size() - 1));
     if (!stage.in_body) {
-      sweep(stage, problems, stored ? std::vector<std::size_t>() : mine);
+      sweep(stage, problems, !stored);
       float_branch_.finish(stage.segment);
       quantized_branch_.finish(stage.segment);
-    } else if (!stored && !mine.empty()) {
+    } else if (!stored) {
       sweep_bodies(stage, problems);
     }
     if (!stored) {
-      solve(number, problems, mine);
-      stored = solved_.load_saved(number, owners);
-      for (const auto i : mine) paths::remove(tuner_.state_file(problems[i]));
+      solve(number, problems);
+      stored = solved_.load_saved(number, problems.size());
+      for (const auto& problem : problems) paths::remove(tuner_.state_file(problem));
     }
     for (std::size_t i = 0; i < problems.size(); ++i) finish(*problems[i].layer, stored->at(i));
     done_ += problems.size();
@@ -179,6 +176,7 @@ class Tuning {
         samples_ = s;
         break;
       }
+      if (shares_samples_ && runner_of(s, team().size()) != team().rank()) continue;
       const auto graph_inputs = sample ? std::span<const data::Array>(sample->inputs) : std::span<const data::Array>();
       take(s, graph_inputs, fmt::format("fine-tuning, sample {}", s + 1));
       failpoint("finetune.sample");
@@ -186,8 +184,8 @@ class Tuning {
     }
   }
 
-  /// All samples through the stage's segment of both models; these problems take them.
-  void sweep(const Stage& stage, std::vector<LayerProblem>& problems, const std::vector<std::size_t>& takers) {
+  /// All samples through the stage's segment of both models, each by one rank; the problems take them, if asked to.
+  void sweep(const Stage& stage, std::vector<LayerProblem>& problems, bool taken) {
     std::vector<std::string> targets, inputs;
     for (const auto& problem : problems) {
       targets.push_back(problem.layer->target);
@@ -199,20 +197,40 @@ class Tuning {
     auto float_stage = float_branch_.load(stage.segment, "float model", targets);
     auto quantized_stage = quantized_branch_.load(stage.segment, "quantized model", inputs);
     exec::NullReceiver null;  // bodies were looked into before
+    std::optional<SharedSamples> shared;
+    if (shares_samples_ && taken) shared.emplace(options_.spool, problems.size(), tuner_.judges_apart(), team());
     each_sample(stage.segment, [&](std::size_t s, std::span<const data::Array> graph_inputs, const std::string& where) {
       std::vector<data::Array> float_values;
       if (runs_float(stage, s)) float_values = float_stage.run(s, graph_inputs, where, &null);
       auto quantized_values = quantized_stage.run(s, graph_inputs, where, &null);
       float_branch_.release(stage.segment, s, true);
       quantized_branch_.release(stage.segment, s, true);
-      for (const auto i : takers) {
+      for (std::size_t i = 0; taken && i < problems.size(); ++i) {
         store::Record record;
         record.push_back(quantized_values[i]);
         if (!float_values.empty()) record.push_back(float_values[i]);
         if (needs_float_input()) record.push_back(float_values[problems.size() + i]);
-        tuner_.take(problems[i], s, std::move(record));
+        if (shared) {
+          shared->put(i, s, std::move(record));
+        } else {
+          tuner_.take(problems[i], s, std::move(record));
+        }
       }
     });
+    if (shared) take_shared(*shared, problems);
+  }
+
+  void take_shared(SharedSamples& shared, std::vector<LayerProblem>& problems) {
+    for (auto& problem : problems) problem.judged_apart = tuner_.judges_apart();
+    shared.hand_out(
+        samples_,
+        [&](std::size_t i, std::size_t sample, store::Record record) {
+          return tuner_.reduced(problems[i], sample, std::move(record));
+        },
+        [&](std::size_t i, std::size_t sample, std::optional<store::Record> record) {
+          if (!record) return tuner_.take_elsewhere(problems[i]);
+          tuner_.take(problems[i], sample, std::move(*record));
+        });
   }
 
   /// The same for layers in bodies, before the segment is run for good.
@@ -248,12 +266,12 @@ class Tuning {
     counted_ = segment;
   }
 
-  void solve(std::size_t stage, std::vector<LayerProblem>& problems, const std::vector<std::size_t>& mine) {
-    for (const auto i : mine) tuner_.finish_samples(problems[i]);
+  void solve(std::size_t stage, std::vector<LayerProblem>& problems) {
+    for (auto& problem : problems) tuner_.finish_samples(problem);
     std::vector<SolvedLayer> solved;
-    for (const auto i : mine) {
-      name_activity(problems[i].layer->name);
-      solved.push_back(tuner_.solve(problems[i]));
+    for (auto& problem : problems) {
+      name_activity(problem.layer->name);
+      solved.push_back(tuner_.solve(problem));
     }
     solved_.save(stage, solved);
     failpoint("finetune.solved");
@@ -265,12 +283,13 @@ class Tuning {
                                  options_.stop);
   }
 
-  /// The rank that solves each layer of the stage. Those in bodies look at the same samples, and stay together.
-  std::vector<int> owners_in(const Stage& stage) const {
-    if (stage.in_body) return std::vector<int>(stage.layers.size());
-    std::vector<double> costs;
-    for (const auto i : stage.layers) costs.push_back(static_cast<double>(gram_bytes(float_, layers_[i])));
-    return shim::owners_of(costs, shim::size_of(options_.ranks));
+  shim::Team team() const { return {options_.ranks, options_.stop}; }
+
+  /// Where all know what a rank runs: layers in bodies take as many records as these run, and random numbers are drawn
+  /// in the order of samples.
+  bool can_share_samples() const {
+    return team().size() > 1 && !graph::draws_numbers(float_) &&
+           std::none_of(layers_.begin(), layers_.end(), [](const TunedLayer& layer) { return layer.in_body; });
   }
 
   void apply(const TunedLayer& layer, const StoredLayer& solved) {
@@ -298,6 +317,7 @@ class Tuning {
   const Kernels& kernels_;
   std::unique_ptr<LayerSolver> solver_;
   std::vector<TunedLayer> layers_;
+  bool shares_samples_ = can_share_samples();
   std::vector<Stage> stages_;
   LayerTuner tuner_;
   graph::ValueTypes quantized_types_;

@@ -28,6 +28,7 @@ namespace detent::solve {
 
 /// Every eighth sample is held back from solving, to judge the result by.
 inline constexpr std::size_t kHeldBackEvery = 8;
+inline bool is_held_back(std::size_t sample) { return sample % kHeldBackEvery == kHeldBackEvery - 1; }
 
 struct FinetuneOptions {
   const FinetuneConfig& config;
@@ -46,7 +47,7 @@ struct FinetuneOptions {
   /// Types of the float model with the shapes of one sample, which tell which layers need the float model's outputs;
   /// null: where the model leaves shapes open, all do.
   const graph::ValueTypes* static_types = nullptr;
-  /// That share the layers of each stage; null: this process solves them all.
+  /// That share the samples, and the rows of each layer; null: this process has them all.
   shim::Ranks* ranks = nullptr;
 };
 

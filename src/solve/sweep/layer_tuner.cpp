@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "data/floats.h"
+#include "shim/shared_work.h"
 #include "solve/layers/reconstruction_targets.h"
 #include "solve/layers/solver.h"
 #include "solve/layers/streamed.h"
@@ -20,6 +22,25 @@ namespace detent::solve {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Arrays of a record of which positions were drawn. Where layers are solved from sums, others have fewer.
+constexpr std::size_t kDrawn = 3;
+
+// Collective: those of all ranks, of so many records that are held back.
+std::vector<SampleError> in_order_of_samples(std::span<const SampleError> mine, std::size_t all,
+                                             const shim::Team& team) {
+  const auto bytes = std::as_bytes(mine);
+  const auto by_rank = shim::all_gather(team.ranks, {bytes.begin(), bytes.end()}, team.stop);
+  std::vector<SampleError> errors(all);
+  for (std::size_t i = 0; i < all; ++i) {
+    const auto& of_rank = by_rank[i % by_rank.size()];
+    const std::size_t at = i / by_rank.size() * sizeof(SampleError);
+    if (of_rank.size() < at + sizeof(SampleError))
+      throw shim::unexpected_message(static_cast<int>(i % by_rank.size()), "the errors of too few samples");
+    std::memcpy(&errors[i], of_rank.data() + at, sizeof(SampleError));
+  }
+  return errors;
+}
 
 }  // namespace
 
@@ -74,6 +95,7 @@ void LayerTuner::take(LayerProblem& problem, std::size_t sample, store::Record r
   if (problem.held_back == nullptr) begin(problem, record);  // with the first record
   if (is_held_back(sample)) {
     problem.held_back->add(std::move(record));
+    ++problem.judges;
     return;
   }
   ++problem.fitted;
@@ -81,9 +103,27 @@ void LayerTuner::take(LayerProblem& problem, std::size_t sample, store::Record r
     if (has_symmetric_targets()) record = {record[0], mixed_targets(problem, record)};
     problem.stored->add(std::move(record));
   } else {
+    if (record.size() == kDrawn)
+      return problem.sums->add_drawn(static_cast<std::size_t>(record[0].shape[0]), data::floats(record[0]),
+                                     data::floats(record[1]));
     const auto targets = problem.needs_targets ? data::floats(record[1]) : std::span<const float>();
     problem.sums->add(record[0].shape, data::floats(record[0]), targets);
   }
+}
+
+// An empty array stands behind what was drawn.
+store::Record LayerTuner::reduced(const LayerProblem& problem, std::size_t sample, store::Record record) const {
+  if (is_held_back(sample) || !problem.sums || !options_.device.is_cpu()) return record;
+  const auto targets = problem.needs_targets ? data::floats(record[1]) : std::span<const float>();
+  const std::size_t number = sample - sample / kHeldBackEvery;  // among those that are fitted to
+  auto drawn = problem.sums->drawn(number, record[0].shape, data::floats(record[0]), targets);
+  if (!drawn) return record;
+  const auto kept = std::make_shared<DrawnPatches>(std::move(*drawn));
+  const auto array = [&](const Tile& tile) -> data::Array {
+    const Shape shape{static_cast<std::int64_t>(tile.capacity), static_cast<std::int64_t>(tile.rows)};
+    return {record[0].type, shape, std::as_bytes(std::span<const float>(tile.values)), kept};
+  };
+  return {array(kept->inputs), array(kept->targets), {}};
 }
 
 void LayerTuner::finish_samples(LayerProblem& problem) {
@@ -103,7 +143,8 @@ data::Array LayerTuner::mixed_targets(const LayerProblem& problem, const store::
 }
 
 std::filesystem::path LayerTuner::state_file(const LayerProblem& problem) const {
-  return options_.directory / fmt::format("solving-{}", number(problem));
+  // Of these rows: another number of ranks has other ones.
+  return options_.directory / fmt::format("solving-{}-of-{}", number(problem), shim::size_of(options_.ranks));
 }
 
 void LayerTuner::begin(LayerProblem& problem, const store::Record& record) {
@@ -154,7 +195,7 @@ SolvedLayer LayerTuner::solve(LayerProblem& problem) {
   std::optional<LayerState> state;
   if (options_.state_seconds) state.emplace(state_file(problem), *options_.state_seconds);
   const SolveControl control{thread_count(options_.threads), options_.stop, [this](std::size_t, double) { report_(); },
-                             state ? &*state : nullptr};
+                             state ? &*state : nullptr, shares_rows() ? options_.ranks : nullptr};
   FinetuneConfig config = options_.config;
   config.update_bias = config.update_bias && layer.stored_bias;
   config.update_scale = config.update_scale && layer.owns_scale;
@@ -199,7 +240,7 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   const auto& bias = problem.bias;
   Found found;
   GramFormOrRawInputs form = *std::exchange(problem.form, std::nullopt);
-  const bool judged = problem.held_back->count() > 0;
+  const bool judged = problem.judges > 0;
   const bool integers_only =
       find_solver(config.rounding)->takes_symmetric_form && coordinate_sweeps(config) == 0 && judged;
   const float share = problem.needs_targets ? asymmetric_share(problem.positions_per_weight, weights.levels()) : 0;
@@ -226,14 +267,22 @@ void LayerTuner::fit(const LayerProblem& problem, const FinetuneConfig& config, 
   found.solution = std::move(solution);
 }
 
+double LayerTuner::error_of(const LayerProblem& problem, const QuantizedWeights& weights, const Solution& solution,
+                            LayerSamples& samples, const SolveControl& control) const {
+  if (problem.judges == 0 || !problem.judged_apart)
+    return solver_.reconstruction_error(weights, problem.geometry, solution, samples, control);
+  const auto mine = sample_errors(weights, problem.geometry, solution, samples, kernels_, control);
+  return mean_of(in_order_of_samples(mine, problem.judges, {options_.ranks, options_.stop}));
+}
+
 /// Whether what was found is better than nearest rounding, which otherwise takes its place.
 bool LayerTuner::judge(const LayerProblem& problem, const SolveControl& control, Found& found) const {
-  auto& samples = problem.held_back->count() > 0 || !problem.stored ? *problem.held_back : *problem.stored;
-  if (samples.count() == 0) return found.error < found.nearest_error;
+  if (problem.judges == 0 && !problem.stored) return found.error < found.nearest_error;
+  auto& samples = problem.judges > 0 ? *problem.held_back : *problem.stored;
   auto kept =
       keep_if_better(problem.weights, problem.bias, found.fitted ? *found.fitted : problem.weights,
                      std::move(found.solution), [&](const QuantizedWeights& weights, const Solution& candidate) {
-                       return solver_.reconstruction_error(weights, problem.geometry, candidate, samples, control);
+                       return error_of(problem, weights, candidate, samples, control);
                      });
   found.nearest_error = kept.nearest_error;
   found.error = kept.error;

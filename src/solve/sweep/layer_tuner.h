@@ -36,6 +36,8 @@ struct LayerProblem {
   std::optional<GramFormOrRawInputs> form;   // what they add up to
   std::unique_ptr<StoredSamples> stored;     // where it is streamed
   std::unique_ptr<StoredSamples> held_back;  // to judge the result by
+  std::size_t judges = 0;                    // how many records are held back, on all ranks
+  bool judged_apart = false;                 // whether each rank has its own of these
 };
 
 /// Solves the layers of one run. One thread at a time.
@@ -46,7 +48,6 @@ class LayerTuner {
              std::span<const TunedLayer> layers, std::uint64_t samples, LayerSolver& solver, const Kernels& kernels,
              const FinetuneOptions& options, std::function<void()> report);
 
-  static bool is_held_back(std::size_t sample) { return sample % kHeldBackEvery == kHeldBackEvery - 1; }
   /// Whether all samples need the layer's float output, and not only those that are held back. It depends on shapes and
   /// options alone; a layer whose input shape is not static needs them.
   bool needs_targets(std::size_t layer) const { return needs_targets_[layer]; }
@@ -63,6 +64,12 @@ class LayerTuner {
   /// Several records of a sample come one after another. `record`: the quantized model's input; the float model's
   /// output where it was run; its input with a drop ratio.
   void take(LayerProblem& problem, std::size_t sample, store::Record record);
+  /// Of a record that goes to other ranks what take() needs there and here.
+  store::Record reduced(const LayerProblem& problem, std::size_t sample, store::Record record) const;
+  /// Another rank holds a record of the layer back.
+  void take_elsewhere(LayerProblem& problem) { ++problem.judges; }
+  /// Whether records that are held back may stay with the ranks that have them: each then judges by its own.
+  bool judges_apart() const { return options_.device.is_cpu(); }
   /// After the last sample. Sums of all layers of a stage are finished before the first is solved: on a device they
   /// have to make room for it.
   void finish_samples(LayerProblem& problem);
@@ -81,6 +88,8 @@ class LayerTuner {
   std::size_t number(const LayerProblem& problem) const {
     return static_cast<std::size_t>(problem.layer - layers_.data());
   }
+  /// An early stop looks at all rows, and devices have all of them.
+  bool shares_rows() const { return options_.device.is_cpu() && !options_.config.early_stop; }
   bool has_symmetric_targets() const;
   bool needs_targets_by_shape(std::size_t layer) const;
   SolvedLayer unsolved(const LayerProblem& problem) const;
@@ -91,6 +100,8 @@ class LayerTuner {
   Found search_form(LayerProblem& problem, const FinetuneConfig& config, const SolveControl& control);
   void fit(const LayerProblem& problem, const FinetuneConfig& config, const OutputSums& sums, Found& found) const;
   bool judge(const LayerProblem& problem, const SolveControl& control, Found& found) const;
+  double error_of(const LayerProblem& problem, const QuantizedWeights& weights, const Solution& solution,
+                  LayerSamples& samples, const SolveControl& control) const;
 
   const onnx::Model& float_;
   const graph::ValueTypes& float_types_;

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
@@ -78,32 +76,22 @@ std::optional<std::vector<StoredLayer>> load_file(const fs::path& path);
 
 }  // namespace
 
-fs::path SolvedLayers::file_of(std::size_t stage, int rank) const {
-  return directory_ / (rank == 0 ? fmt::format("solved-{}", stage) : fmt::format("solved-{}-{}", stage, rank));
-}
+fs::path SolvedLayers::file_of(std::size_t stage) const { return directory_ / fmt::format("solved-{}", stage); }
 
-std::optional<std::vector<StoredLayer>> SolvedLayers::read(std::size_t stage, std::span<const int> owners) const {
-  std::vector<StoredLayer> layers(owners.size());
-  for (int rank = 0; rank < shim::size_of(ranks_); ++rank) {
-    auto found = load_file(file_of(stage, rank));
-    if (!found || std::count(owners.begin(), owners.end(), rank) != std::ssize(*found)) return std::nullopt;
-    auto next = found->begin();
-    for (std::size_t i = 0; i < owners.size(); ++i) {
-      if (owners[i] == rank) layers[i] = std::move(*next++);
-    }
-  }
-  return layers;
+std::optional<std::vector<StoredLayer>> SolvedLayers::read(std::size_t stage, std::size_t layers) const {
+  auto found = load_file(file_of(stage));
+  if (found && found->size() != layers) found.reset();
+  return found;
 }
 
 void SolvedLayers::take_from_first(std::size_t stage) const {
-  for (int rank = 0; rank < shim::size_of(ranks_); ++rank) {
-    auto bytes = shim::rank_of(ranks_) == 0 ? read_all(file_of(stage, rank)) : std::vector<std::byte>();
-    ranks_->broadcast(bytes, stop_);
-    if (shim::rank_of(ranks_) != 0) write_all(file_of(stage, rank), bytes);
-  }
+  auto bytes = shim::rank_of(ranks_) == 0 ? read_all(file_of(stage)) : std::vector<std::byte>();
+  ranks_->broadcast(bytes, stop_);
+  if (shim::rank_of(ranks_) != 0) write_all(file_of(stage), bytes);
 }
 
 void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layers) const {
+  if (shim::rank_of(ranks_) != 0) return;
   std::vector<std::byte> data;
   Json json = Json::array();
   for (const auto& layer : layers) {
@@ -116,33 +104,28 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
   std::string text = sealed_json_text(Json{{"layers", json}, {"data", checksum(data).text()}});
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
-  AtomicFile file(file_of(stage, shim::rank_of(ranks_)));
+  AtomicFile file(file_of(stage));
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(std::as_bytes(std::span(text)));
   file.write(data);
   file.commit();
-  if (shim::size_of(ranks_) == 1) return;
-  const auto all = shim::all_gather(ranks_, read_all(file.target()), stop_);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (static_cast<int>(rank) != ranks_->rank()) write_all(file_of(stage, static_cast<int>(rank)), all[rank]);
-  }
 }
 
-std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage, std::span<const int> owners) const {
-  auto found = read(stage, owners);
+std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage, std::size_t layers) const {
+  auto found = read(stage, layers);
   if (shim::size_of(ranks_) == 1) return found;
   if (!shim::broadcast_value(ranks_, found.has_value(), stop_)) return std::nullopt;
   if (!shim::any_of(ranks_, !found, stop_)) return found;
   take_from_first(stage);
-  found = read(stage, owners);
-  if (!found) throw damaged_on_disk(file_of(stage, 0));
+  found = read(stage, layers);
+  if (!found) throw damaged_on_disk(file_of(stage));
   return found;
 }
 
-std::vector<StoredLayer> SolvedLayers::load_saved(std::size_t stage, std::span<const int> owners) const {
-  auto layers = load(stage, owners);
-  if (!layers) throw damaged_on_disk(file_of(stage, 0));
-  return std::move(*layers);
+std::vector<StoredLayer> SolvedLayers::load_saved(std::size_t stage, std::size_t layers) const {
+  auto found = load(stage, layers);
+  if (!found) throw damaged_on_disk(file_of(stage));
+  return std::move(*found);
 }
 
 namespace {

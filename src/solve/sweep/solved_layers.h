@@ -33,22 +33,21 @@ struct StoredLayer {
 
 class SolvedLayers {
  public:
-  /// `ranks`: that share the layers of a stage; null: this process has them all.
+  /// `ranks`: that have solved each stage together; null: this process is alone.
   explicit SolvedLayers(std::filesystem::path directory, shim::Ranks* ranks = nullptr, std::stop_token stop = {})
       : directory_(std::move(directory)), ranks_(ranks), stop_(std::move(stop)) {}
 
-  /// Collective: what this or an earlier process of rank 0 found for this stage. `owners`: of each of its layers, the
-  /// rank that solves it. Nothing when it is damaged, or of other layers: the stage is then solved again, with the same
-  /// result.
-  std::optional<std::vector<StoredLayer>> load(std::size_t stage, std::span<const int> owners) const;
+  /// Collective: what this or an earlier process of rank 0 found for this stage of so many layers. Nothing when it is
+  /// damaged, or of other layers: the stage is then solved again, with the same result.
+  std::optional<std::vector<StoredLayer>> load(std::size_t stage, std::size_t layers) const;
   /// The same after save(). Throws resource when it is damaged.
-  std::vector<StoredLayer> load_saved(std::size_t stage, std::span<const int> owners) const;
-  /// Collective: each rank has the layers of a stage that it owns.
+  std::vector<StoredLayer> load_saved(std::size_t stage, std::size_t layers) const;
+  /// By rank 0: others take what it has found.
   void save(std::size_t stage, const std::vector<SolvedLayer>& layers) const;
 
  private:
-  std::filesystem::path file_of(std::size_t stage, int rank) const;
-  std::optional<std::vector<StoredLayer>> read(std::size_t stage, std::span<const int> owners) const;
+  std::filesystem::path file_of(std::size_t stage) const;
+  std::optional<std::vector<StoredLayer>> read(std::size_t stage, std::size_t layers) const;
   void take_from_first(std::size_t stage) const;
 
   std::filesystem::path directory_;

@@ -49,8 +49,7 @@ void take_files(int rank, const std::vector<std::string>& messages) {
 // Bits of `form`: what was saved is damaged; nothing was saved, since this run goes on after another.
 void take_solved(int rank, Parts& parts) {
   constexpr unsigned kDamaged = 1, kResumed = 2;
-  std::vector<int> owners(parts.byte() % 4U);
-  for (int& owner : owners) owner = parts.byte() % 2;
+  const std::size_t layers = parts.byte() % 4U;
   const unsigned form = parts.byte();
   std::vector<std::string> messages;
   while (!parts.empty()) {
@@ -65,11 +64,10 @@ void take_solved(int rank, Parts& parts) {
   auto ranks = test::beside_peer(rank, messages);
   try_to([&] {
     const solve::SolvedLayers solved(directory, &ranks);
-    const auto own = std::count(owners.begin(), owners.end(), rank);
-    if ((form & kResumed) == 0) solved.save(1, std::vector<solve::SolvedLayer>(static_cast<std::size_t>(own)));
+    if ((form & kResumed) == 0) solved.save(1, std::vector<solve::SolvedLayer>(layers));
     if ((form & kDamaged) != 0) put("shared/solved-1", as_byte_span("damaged"));
-    const auto layers = solved.load(1, owners);
-    require(!layers || layers->size() == owners.size(), "there is what was solved of each layer");
+    const auto found = solved.load(1, layers);
+    require(!found || found->size() == layers, "there is what was solved of each layer");
   });
 }
 

@@ -85,12 +85,12 @@ void read_solved(Parts parts) {
   put("solved/solved-1", as_byte_span(solved_file(text, data)));
   const auto json = parse_json(text);
   const auto listed = json && json->is_object() ? json->value("layers", nlohmann::json()) : nlohmann::json();
-  const std::vector<int> owners(listed.size());
   try_to([&] {
     const solve::SolvedLayers solved(directory);
-    const auto layers = solved.load(1, owners);
+    const auto layers = solved.load(1, listed.size());
     if (!layers) {
-      require(!try_to([&] { solved.load_saved(1, owners); }), "what is damaged ends a run that has just written it");
+      require(!try_to([&] { solved.load_saved(1, listed.size()); }),
+              "what is damaged ends a run that has just written it");
       return;
     }
     for (const auto& layer : *layers) {
@@ -115,7 +115,7 @@ void save_and_read(Parts parts) {
   }
   const solve::SolvedLayers solved(directory);
   solved.save(2, layers);
-  const auto found = solved.load(2, std::vector<int>(layers.size()));
+  const auto found = solved.load(2, layers.size());
   require(found && found->size() == layers.size(), "saved layers are found");
   for (std::size_t i = 0; i < layers.size(); ++i)
     require(std::ranges::equal((*found)[i].integers.bytes(), layers[i].integers), "a saved layer comes back");
