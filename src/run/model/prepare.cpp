@@ -207,6 +207,15 @@ void refuse_lost_draws(const onnx::Model& model, const QuantConfig& config, cons
   }
 }
 
+// On ARM, ONNX Runtime (1.31.1) turns a MaxPool of float16 into one whose channels come last, which has a kernel from
+// this opset on; without it the model does not load.
+std::int64_t opset_of_pools(const onnx::Model& model) {
+  constexpr std::int64_t kSincePoolOfChannelsLast = 12;
+  const auto& nodes = model.graph.nodes;
+  const bool pools = std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("MaxPool"); });
+  return pools ? kSincePoolOfChannelsLast : 0;
+}
+
 // What no type has to be known for.
 void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
                   std::vector<std::string>& notes) {
@@ -257,6 +266,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)
     opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
+  if (config.float_type == FloatType::float16) opset = std::max(opset, opset_of_pools(model));
   constexpr std::int64_t kSinceLayerNorm = 17;
   if (config::target(config).htp_rewrites && graph::has_instance_norm(model)) opset = std::max(opset, kSinceLayerNorm);
   const auto given = model.opset();
