@@ -1,6 +1,8 @@
 # `make help` lists the targets. All output goes to build/.
 WERROR ?= OFF
 MINUTES ?= 2
+# The processor that a wheel, a package and tests are for: this machine's, or aarch64, which is cross-compiled and emulated.
+ARCH ?= $(shell uname -m)
 MODELS ?= ppocr_cls ppocr_det opennsfw digits photos fonts text
 
 PYTHON := build/venv/bin/python
@@ -53,8 +55,9 @@ bench: build models  ## run the benchmarks
 	@cmake --build build --target bench_inference
 	@$(PYTHON) bench/run.py
 
-wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a compiler and Python, nothing else
-	@scripts/build_wheel.sh
+wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a compiler and Python (ARCH=aarch64: for ARM)
+	@[ "$(ARCH)" != aarch64 ] || scripts/setup.sh aarch64
+	@ARCH=$(ARCH) scripts/build_wheel.sh
 
 package: setup  ## build a Debian package of command and library into dist/
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
@@ -107,7 +110,7 @@ lint: configure  ## run clang-tidy on all C++ sources
 
 clean:  ## remove compiled files; keep downloads
 	@[ ! -f build/CMakeCache.txt ] || cmake --build build --target clean
-	@rm -rf build/wheel build/package build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
+	@rm -rf build/wheel* build/package build/aarch64 build/package-aarch64 build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
 
 distclean:  ## remove build/
 	@rm -rf build
