@@ -1,6 +1,5 @@
-# Cross compilation for ARM under Linux, with Debian's g++-aarch64-linux-gnu, and with libraries and an emulator of
-# `scripts/setup.sh aarch64`:
-#   cmake -B build/aarch64 --toolchain cmake/aarch64.cmake
+# Cross compilation for ARM under Linux, with Debian's g++-aarch64-linux-gnu, and with the emulator of `scripts/setup.sh aarch64`:
+#   cmake -B build/aarch64 --toolchain cmake/aarch64.cmake -D DETENT_FETCH=ALL
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
@@ -13,9 +12,4 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-# Libraries of the packages need others of them.
-set(folder ${CMAKE_FIND_ROOT_PATH}/usr/lib/aarch64-linux-gnu)
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${folder}")
-set(CMAKE_SHARED_LINKER_FLAGS_INIT "-Wl,-rpath-link,${folder}")
-set(CMAKE_MODULE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${folder}")
 set(CMAKE_CROSSCOMPILING_EMULATOR ${detent}/scripts/emulate)

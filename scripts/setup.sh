@@ -26,12 +26,11 @@ HUB_PACKAGES=(huggingface_hub==2.4.0 httpx2==2.16.2 httpcore2==2.16.2 h11==0.16.
 # is built with and runs on, 0.9 GB to fetch and 1.3 GB on disk. These versions go together.
 CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
   nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56)
-# `scripts/setup.sh aarch64` also installs a cross compiler for ARM and an emulator, and unpacks Debian 12's libraries and Python
-# for ARM into build/deps/aarch64/sysroot, and ONNX Runtime and numpy beside it: what cmake/aarch64.cmake builds and tests with.
+# `scripts/setup.sh aarch64` also installs a cross compiler for ARM and an emulator, and unpacks Debian 12's C library, Python and
+# GoogleTest for ARM into build/deps/aarch64/sysroot, and ONNX Runtime and numpy beside it: what scripts/emulate runs programs with.
 # No package for ARM is installed, and the system's list of architectures stays as it is.
 CROSS_PACKAGES=(g++-aarch64-linux-gnu qemu-user-static dpkg-dev)
-SYSROOT_PACKAGES=(libfmt-dev libcli11-dev nlohmann-json3-dev libprotozero-dev libyaml-cpp-dev libzip-dev libxxhash-dev libre2-dev liburing-dev
-  libjpeg-dev libpng-dev libgtest-dev libdnnl-dev ocl-icd-opencl-dev python3.11)
+EMULATED_PACKAGES=(libstdc++6 libgtest-dev python3.11)
 only=${1:-all}
 case $only in all|wheel|runtimes|docs|cuda|aarch64) ;; *)
   echo "setup: '$only' is none of: wheel, runtimes, docs, cuda, aarch64" >&2; exit 2 ;;
@@ -193,39 +192,20 @@ Dir { Etc { sourcelist "$work/sources.list"; sourceparts "/dev/null"; preference
   State "$work"; State::lists "$work/lists"; State::status "$work/status"; Cache "$work/cache"; };
 END
   env -u TMPDIR APT_CONFIG="$work/apt.conf" apt-get -qq update
-  env -u TMPDIR APT_CONFIG="$work/apt.conf" apt-get -qq -y -o Debug::NoLocking=1 --download-only install "${SYSROOT_PACKAGES[@]}"
+  env -u TMPDIR APT_CONFIG="$work/apt.conf" apt-get -qq -y -o Debug::NoLocking=1 --download-only install "${EMULATED_PACKAGES[@]}"
 }
 
-# What dpkg-shlibdeps asks about each library, as if these packages were installed where they lie.
-record_package() {
-  local archive=$1 root=$2 admin=$2/var/lib/dpkg name control
-  name=$(dpkg-deb -f "$archive" Package)
-  control=$(mktemp -d)
-  dpkg-deb -e "$archive" "$control"
-  { dpkg-deb -f "$archive" Package Architecture Multi-Arch Version Depends; echo "Status: install ok installed"; echo "Maintainer: -"
-    echo "Description: -"; echo; } >>"$admin/status"
-  dpkg-deb --fsys-tarfile "$archive" | tar -t | sed -e "s|^\./|$root/|" -e 's|/$||' >"$admin/info/$name:arm64.list"
-  for kind in shlibs symbols; do
-    [ ! -e "$control/$kind" ] || cp "$control/$kind" "$admin/info/$name:arm64.$kind"
-  done
-  rm -r "$control"
-}
-
-# A cross compiler brings the C library's headers along, so those of the packages would stand in their way.
 aarch64_sysroot() {
   local target=$PWD/build/deps/aarch64 work=$PWD/build/deps/aarch64-apt archive
   install_packages "${CROSS_PACKAGES[@]}"
   local stamp=$target/.made-of-$(sha256sum scripts/setup.sh | cut -c1-16)
   [ ! -e "$stamp" ] || return 0
   say "fetching libraries for aarch64"
-  rm -rf "$target" "$work" && mkdir -p "$target/sysroot/var/lib/dpkg/info" "$target/sysroot/var/lib/dpkg/updates" "$work"
-  echo 1 >"$target/sysroot/var/lib/dpkg/info/format"
+  rm -rf "$target" "$work" && mkdir -p "$target" "$work"
   sysroot_packages "$work" >build/apt-aarch64.log 2>&1 ||
     { tail -n 5 build/apt-aarch64.log >&2; fail "cannot fetch arm64 packages from deb.debian.org"; }
   for archive in "$work"/cache/archives/*.deb; do
-    case $(basename "$archive") in libc6-dev_*|linux-libc-dev_*|libcrypt-dev_*|libtirpc-dev_*|libnsl-dev_*|rpcsvc-proto_*) continue ;; esac
     dpkg -x "$archive" "$target/sysroot"
-    record_package "$archive" "$target/sysroot"
   done
   rm -rf "$work"
   build/venv/bin/python -m pip install -q --no-deps --no-cache-dir --disable-pip-version-check --only-binary=:all: --python-version 3.11 \

@@ -1,18 +1,15 @@
 #include "run/model/prepare.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/working_file.h"
 #include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
@@ -238,10 +235,7 @@ graph::Store file_store(const fs::path& directory, std::string name) {
     constexpr std::size_t kKeepInMemory = 4096;
     if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
     const fs::path path = directory / fmt::format("{}-{}.bin", name, count++);
-    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd.valid())
-      throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
-                        "choose another --work-dir");
+    const UniqueFd fd = create_working_file(path);
     write_all(fd.get(), bytes, path);
     const auto file = MappedFile::open(path, "working file");
     return onnx::TensorData::mapped(file, file->bytes());
