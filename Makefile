@@ -1,6 +1,11 @@
 # `make help` lists the targets. All output goes to build/.
 WERROR ?= OFF
 MINUTES ?= 2
+# The processor that a wheel, a package and tests are for: this machine's, or aarch64, which is cross-compiled and emulated.
+ARCH ?= $(shell uname -m)
+ifeq ($(ARCH),$(shell uname -m))
+override ARCH :=
+endif
 MODELS ?= ppocr_cls ppocr_det opennsfw digits photos fonts text
 
 PYTHON := build/venv/bin/python
@@ -38,9 +43,15 @@ models: setup  ## fetch trained models and data for tests and demo into build/mo
 runtimes: setup  ## fetch other versions of ONNX Runtime, which the tests load models in
 	@scripts/setup.sh runtimes
 
+ifneq ($(ARCH),aarch64)
 test: models runtimes configure  ## run all tests
 	@cmake --build build
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
+else
+test: models build  # the unit tests for ARM, and what it writes beside what this machine writes
+	@scripts/setup.sh aarch64
+	@WERROR=$(WERROR) scripts/test_aarch64.sh
+endif
 
 faults: configure  ## let every call to the system fail, one after another, and kill runs at every point (hours)
 	@cmake --build build --target detent detent_python failing_calls
@@ -53,14 +64,20 @@ bench: build models  ## run the benchmarks
 	@cmake --build build --target bench_inference
 	@$(PYTHON) bench/run.py
 
-wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a compiler and Python, nothing else
-	@scripts/build_wheel.sh
+wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a compiler and Python (ARCH=aarch64: for ARM)
+	@[ "$(ARCH)" != aarch64 ] || scripts/setup.sh aarch64
+	@ARCH=$(ARCH) scripts/build_wheel.sh
 
-package: setup  ## build a Debian package of command and library into dist/
+# For ARM without what only its own packages could give: oneDNN, io_uring and MPI.
+PACKAGE_TREE := build/package$(if $(filter aarch64,$(ARCH)),-aarch64)
+PACKAGE_OPTIONS := $(if $(filter aarch64,$(ARCH)),--toolchain $(CURDIR)/cmake/aarch64.cmake -DDETENT_FETCH=ALL -DDETENT_URING=OFF -DDETENT_MPI=OFF \
+  -DDETENT_CUDA=OFF)
+package: setup  ## build a Debian package of command and library into dist/ (ARCH=aarch64: for ARM)
+	@[ "$(ARCH)" != aarch64 ] || scripts/setup.sh aarch64
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
-	cmake --preset package --log-level=WARNING >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
-	@cmake --build build/package
-	@cd build/package && cpack && rm -r $(CURDIR)/dist/_CPack_Packages
+	cmake --preset package -B $(PACKAGE_TREE) $(PACKAGE_OPTIONS) --log-level=WARNING >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
+	@cmake --build $(PACKAGE_TREE)
+	@cd $(PACKAGE_TREE) && cpack && rm -r $(CURDIR)/dist/_CPack_Packages
 
 SOURCES = $(shell find src include tests python bench -name '*.h' -o -name '*.cpp')
 
@@ -107,7 +124,7 @@ lint: configure  ## run clang-tidy on all C++ sources
 
 clean:  ## remove compiled files; keep downloads
 	@[ ! -f build/CMakeCache.txt ] || cmake --build build --target clean
-	@rm -rf build/wheel build/package build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
+	@rm -rf build/wheel* build/package build/aarch64 build/package-aarch64 build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
 
 distclean:  ## remove build/
 	@rm -rf build

@@ -185,7 +185,7 @@ find_library(LIBURING_LIBRARY uring)
 # ONNX Runtime is loaded at run time and never linked, so its headers are all that a build needs.
 find_path(DETENT_ONNXRUNTIME_INCLUDE onnxruntime_cxx_api.h
           HINTS ${DETENT_DEPS}/deps/onnxruntime-headers PATHS /usr/include/onnxruntime
-          DOC "Folder of onnxruntime_cxx_api.h" NO_DEFAULT_PATH)
+          DOC "Folder of onnxruntime_cxx_api.h" NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
 if(NOT DETENT_ONNXRUNTIME_INCLUDE)
   if(DETENT_FETCH STREQUAL NONE)
     message(FATAL_ERROR "The headers of ONNX Runtime are missing: run scripts/setup.sh, or set DETENT_ONNXRUNTIME_INCLUDE, or DETENT_FETCH=MISSING")

@@ -28,11 +28,18 @@ HUB_PACKAGES=(huggingface_hub==2.4.0 httpx2==2.16.2 httpcore2==2.16.2 h11==0.16.
 # is built with and runs on, 0.9 GB to fetch and 1.3 GB on disk. These versions go together.
 CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
   nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56)
+# `scripts/setup.sh aarch64` also installs a cross compiler for ARM and an emulator, and unpacks Debian 12's C library, Python and
+# GoogleTest for ARM into build/deps/aarch64/sysroot, and ONNX Runtime and numpy beside it: what scripts/emulate runs programs with.
+# No package for ARM is installed, and the system's list of architectures stays as it is.
+CROSS_PACKAGES=(g++-aarch64-linux-gnu qemu-user-static dpkg-dev)
+EMULATED_PACKAGES=(libstdc++6 libgtest-dev python3.11)
 only=${1:-all}
-case $only in all|wheel|runtimes|docs|cuda) ;; *) echo "setup: '$only' is none of: wheel, runtimes, docs, cuda" >&2; exit 2 ;; esac
+case $only in all|wheel|runtimes|docs|cuda|aarch64) ;; *)
+  echo "setup: '$only' is none of: wheel, runtimes, docs, cuda, aarch64" >&2; exit 2 ;;
+esac
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
 if [ -e "$stamp" ] && [ -e build/libonnxruntime.so ]; then
-  case $only in cuda|runtimes|docs) ;; *) exit 0 ;; esac
+  case $only in cuda|runtimes|docs|aarch64) ;; *) exit 0 ;; esac
   ready=yes
 fi
 mkdir -p build/deps build/tmp
@@ -173,7 +180,52 @@ documentation_packages() {
   mv "$target.new" "$target"
 }
 
+# The closure of what is wanted, as apt finds it for a machine with nothing installed, in folders of its own.
+sysroot_packages() {
+  local work=$1 keys=/usr/share/keyrings/debian-archive-keyring.gpg
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+  printf 'deb [signed-by=%s] http://deb.debian.org/debian%s main\n' "$keys" " bookworm" "$keys" " bookworm-updates" \
+    "$keys" "-security bookworm-security" >"$work/sources.list"
+  : >"$work/status"
+  cat >"$work/apt.conf" <<END
+APT { Architecture "arm64"; Architectures { "arm64"; }; Install-Recommends "false"; Sandbox::User "$(id -un)"; };
+Acquire::Languages "none";
+Dir { Etc { sourcelist "$work/sources.list"; sourceparts "/dev/null"; preferencesparts "/dev/null"; parts "/dev/null"; };
+  State "$work"; State::lists "$work/lists"; State::status "$work/status"; Cache "$work/cache"; };
+END
+  env -u TMPDIR APT_CONFIG="$work/apt.conf" apt-get -qq update
+  env -u TMPDIR APT_CONFIG="$work/apt.conf" apt-get -qq -y -o Debug::NoLocking=1 --download-only install "${EMULATED_PACKAGES[@]}"
+}
+
+aarch64_sysroot() {
+  local target=$PWD/build/deps/aarch64 work=$PWD/build/deps/aarch64-apt archive
+  install_packages "${CROSS_PACKAGES[@]}"
+  local stamp=$target/.made-of-$(sha256sum scripts/setup.sh | cut -c1-16)
+  [ ! -e "$stamp" ] || return 0
+  say "fetching libraries for aarch64"
+  rm -rf "$target" "$work" && mkdir -p "$target" "$work"
+  sysroot_packages "$work" >build/apt-aarch64.log 2>&1 ||
+    { tail -n 5 build/apt-aarch64.log >&2; fail "cannot fetch arm64 packages from deb.debian.org"; }
+  for archive in "$work"/cache/archives/*.deb; do
+    dpkg -x "$archive" "$target/sysroot"
+  done
+  rm -rf "$work"
+  build/venv/bin/python -m pip install -q --no-deps --no-cache-dir --disable-pip-version-check --only-binary=:all: --python-version 3.11 \
+    --platform manylinux_2_28_aarch64 --target "$target/site" $(grep -E '^(numpy|onnxruntime)==' scripts/requirements.txt) ||
+    fail "pip could not fetch ONNX Runtime for aarch64: is the package index within reach?"
+  # ONNX Runtime asks which processors there are, and must not be told of those of this machine.
+  mkdir "$target/sysroot/proc"
+  for processor in 0 1; do
+    printf '%s\t: %s\n' processor $processor BogoMIPS 243.75 Features "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs" "CPU implementer" 0x41 "CPU architecture" 8 "CPU variant" 0x3 "CPU part" 0xd0c "CPU revision" 1
+    echo
+  done >"$target/sysroot/proc/cpuinfo"
+  aarch64-linux-gnu-g++ -std=c++20 -O1 -fPIC -shared -o "$target/libemulated_exec.so" tests/tools/emulated_exec.cpp
+  ln -s "$(cd "$target" && ls site/onnxruntime/capi/libonnxruntime.so.*)" "$target/libonnxruntime.so"
+  touch "$stamp"
+}
+
 extras() {
+  [ "$only" != aarch64 ] || aarch64_sysroot
   [ "$only" != docs ] || documentation_packages
   [ "$only" != cuda ] || cuda_toolkit
   [ "$only" != runtimes ] || { other_runtimes; language_packages; hub_packages; documentation_packages; }

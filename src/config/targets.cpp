@@ -90,6 +90,12 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
   return t;
 }
 
+#if defined(__aarch64__)
+constexpr bool kIsArm = true;
+#else
+constexpr bool kIsArm = false;
+#endif
+
 void add_runtimes_of_cpus(std::vector<Target>& all) {
   all.push_back(
       {.name = "ort-cpu", .help = "ONNX Runtime on this machine's CPU", .is_ort_cpu = true, .is_this_machine = true});
@@ -104,7 +110,8 @@ void add_runtimes_of_cpus(std::vector<Target>& all) {
   all.push_back({.name = "ort-cpu:arm",
                  .help = "ARM CPUs",
                  .settings = {{"activation-type", "int8", ""}, {"weight-range", "full", ""}},
-                 .is_ort_cpu = true});
+                 .is_ort_cpu = true,
+                 .is_this_machine = kIsArm});
   all.push_back({.name = "ort-web",
                  .help = "ONNX Runtime in browsers",
                  .settings = {{"weight-range", "full", ""}},

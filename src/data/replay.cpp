@@ -1,15 +1,13 @@
 #include "data/replay.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/file.h"
+#include "base/working_file.h"
 
 namespace detent::data {
 namespace {
@@ -51,10 +49,7 @@ void ReplayStream::put_down(const std::vector<NamedArray>& sample) {
                                      format_size(*most_)),
                          "raise the budget, or give something that can be iterated again, such as a list or files");
   const auto path = path_of(kept_.size());
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd.valid())
-    throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
-                      "choose another --work-dir");
+  const UniqueFd fd = create_working_file(path);
   constexpr std::byte kZeros[kAlignment]{};
   for (const auto& array : sample) {
     write_all(fd.get(), array.bytes, path);

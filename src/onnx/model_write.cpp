@@ -12,6 +12,7 @@
 #include "base/failpoint.h"
 #include "base/fingerprint.h"
 #include "base/paths.h"
+#include "base/working_file.h"
 #include "onnx/bodies.h"
 #include "onnx/own_data.h"
 #include "onnx/write.h"

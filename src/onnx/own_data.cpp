@@ -1,13 +1,8 @@
 #include "onnx/own_data.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
-#include <cerrno>
-#include <chrono>
 #include <protozero/pbf_reader.hpp>
-#include <thread>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -81,17 +76,6 @@ std::set<fs::path> own_data_files(const fs::path& path) {
     return {};
   }
   return files;
-}
-
-UniqueFd lock_directory(const fs::path& directory) {
-  using Clock = std::chrono::steady_clock;
-  UniqueFd fd(::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const auto end = Clock::now() + std::chrono::seconds(10);
-  while (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK || Clock::now() > end) return {};
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return fd;
 }
 
 }  // namespace detent::onnx

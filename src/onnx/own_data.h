@@ -22,8 +22,4 @@ bool is_own_data_name(const std::filesystem::path& model, std::string_view name)
 /// leads to no model. Opens no data file.
 std::set<std::filesystem::path> own_data_files(const std::filesystem::path& path);
 
-/// Keeps other runs from replacing files in a directory for as long as the descriptor lives. Invalid when another
-/// process does not let go within ten seconds, or where directories cannot be locked.
-UniqueFd lock_directory(const std::filesystem::path& directory);
-
 }  // namespace detent::onnx

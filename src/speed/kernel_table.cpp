@@ -53,14 +53,18 @@ bool are_times(const KernelTimes& times) {
   return std::all_of(all.begin(), all.end(), [](double time) { return time >= 0 && time <= kMostSeconds; });
 }
 
-// The processor as the kernel names it, and what it can do: a virtual machine may hide some of it.
+// The processors as the kernel names them, each kind once: ARM's may be of several in one machine.
 std::string machine() {
+  constexpr const char* kTold[] = {"model name",  "flags",    "Features",    "CPU implementer",
+                                   "CPU variant", "CPU part", "CPU revision"};
   std::ifstream file("/proc/cpuinfo");
-  std::string found;
-  for (std::string line; std::getline(file, line) && !line.empty();) {
-    if (line.starts_with("model name") || line.starts_with("flags") || line.starts_with("Features")) found += line;
+  std::vector<std::string> found;
+  for (std::string line; std::getline(file, line);) {
+    const bool told =
+        std::any_of(std::begin(kTold), std::end(kTold), [&](const char* name) { return line.starts_with(name); });
+    if (told && std::find(found.begin(), found.end(), line) == found.end()) found.push_back(line);
   }
-  return fmt::format("{}{}{}", found, sums_8_bit_products_exactly(), has_avx512());
+  return fmt::format("{}{}", fmt::join(found, ""), instruction_sets());
 }
 
 Error cannot_write(const fs::path& file, const std::string& why) {

@@ -29,6 +29,16 @@ TEST(Targets, EverySettingIsAnOptionWithAValueOfIts) {
   }
 }
 
+TEST(Targets, OnlyThisMachineIsTimed) {
+#if defined(__aarch64__)
+  EXPECT_TRUE(chooses_by_speed(resolved("ort-cpu:arm")));
+  EXPECT_FALSE(chooses_by_speed(resolved("ort-cpu:vnni")));
+#else
+  EXPECT_FALSE(chooses_by_speed(resolved("ort-cpu:arm")));
+#endif
+  EXPECT_TRUE(chooses_by_speed(resolved("ort-cpu")));
+}
+
 TEST(Targets, TheDefaultChangesNothing) {
   const auto options = resolved("ort-cpu");
   const auto balanced = preset_config("balanced");
@@ -36,7 +46,7 @@ TEST(Targets, TheDefaultChangesNothing) {
   EXPECT_EQ(options.config.activation_type, balanced.activation_type);
   EXPECT_TRUE(makes_barriers(options.config) && writes_hard_sigmoids(options.config));
   EXPECT_FALSE(makes_barriers(resolved("openvino").config) || writes_hard_sigmoids(resolved("openvino").config));
-  EXPECT_FALSE(chooses_by_speed(resolved("ort-cpu:arm")));
+  EXPECT_FALSE(chooses_by_speed(resolved("ort-web")));
 }
 
 TEST(Targets, WhatTheUserGivesWinsWhereTheTargetAllowsIt) {

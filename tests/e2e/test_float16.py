@@ -307,6 +307,18 @@ def test_convolutions_of_old_opsets_get_the_opset_that_has_them_in_bfloat16(tmp_
     assert any("raised to 22" in note for note in said["notes"])
 
 
+def test_pools_of_old_opsets_get_the_opset_that_arm_has_a_kernel_for(tmp_path: Path) -> None:
+    """ONNX Runtime on ARM loads no float16 MaxPool of opsets before 12 (1.31.1); others stay in their opset."""
+    for pool, opset in (("MaxPool", 13), ("AveragePool", 11)):
+        b = graphs.Builder(5)
+        x = b.add(pool, b.add("Conv", "x", b.weight("w", 8, 8, 3, 3)), kernel_shape=[2, 2])
+        model = b.model({"x": (FLOAT, [1, 8, 12, 12])}, [x], opset=11)
+        folder = tmp_path / pool
+        folder.mkdir()
+        converted, _ = convert(model, None, folder, "--float", "16")
+        assert next(o.version for o in converted.opset_import if not o.domain) == opset
+
+
 def test_same_bytes_for_any_budget_and_order(tmp_path: Path) -> None:
     model, data = graphs.small_cnn(), graphs.cnn_samples()
     for name, order, options in [("a", data, []), ("b", data[::-1], ["--set", "segments=3", "--workers", "2"])]:

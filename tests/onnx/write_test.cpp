@@ -1,5 +1,6 @@
 // Writing: whole or not at all, data beside the model, and sizes that protobuf does not hold.
 #include "onnx/write.h"
+#include "base/working_file.h"
 
 #include <sys/mount.h>
 #include <unistd.h>

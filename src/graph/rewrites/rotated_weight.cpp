@@ -1,18 +1,12 @@
 #include "graph/rewrites/rotated_weight.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
-#include "base/error.h"
-#include "base/failure.h"
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/working_file.h"
 
 namespace detent::graph {
 namespace {
@@ -31,11 +25,7 @@ class Rotating {
         gains_(gains),
         mix_(mix),
         path_(path),
-        fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
-    if (!fd_.valid())
-      throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
-                        "choose another --work-dir");
-  }
+        fd_(create_working_file(path)) {}
 
   void run(std::size_t threads) {
     const auto others = part_.axis == 0 ? columns_ : rows_;
@@ -80,17 +70,7 @@ class Rotating {
   }
 
   void write(std::size_t at, std::span<const float> values) const {
-    auto bytes = std::as_bytes(values);
-    auto place = static_cast<off_t>(at * sizeof(float));
-    while (!bytes.empty()) {
-      const auto written = ::pwrite(fd_.get(), bytes.data(), bytes.size(), place);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0)
-        throw resource_error(fmt::format("cannot write '{}': {}", path_.string(), errno_text(errno)),
-                             "make room, or choose another --work-dir");
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-      place += written;
-    }
+    write_at(fd_.get(), std::as_bytes(values), at * sizeof(float), path_);
   }
 
   const onnx::Tensor& weight_;

@@ -184,22 +184,28 @@ void try_weighted(Tile& tile, const Trials& trials, Found& best) { try_all<true>
 // has them.
 DETENT_VECTOR_CLONES
 void round_values(const Tile& tile, const Lanes& scale, const Lanes& zero, double* errors, std::uint8_t* integers) {
+  // Copies, since bytes that are written might be any of these for all that a compiler knows.
+  const Lanes s = scale, z = zero;
+  const float levels = tile.levels;
   Lanes inverse, low, high;
   double sums[kLanes];
   std::copy_n(errors, kLanes, sums);
   for (std::size_t l = 0; l < kLanes; ++l) {
-    inverse.at[l] = scale.at[l] != 0 ? 1.0F / scale.at[l] : 0.0F;
-    low.at[l] = -zero.at[l];
-    high.at[l] = tile.levels - zero.at[l];
+    inverse.at[l] = s.at[l] != 0 ? 1.0F / s.at[l] : 0.0F;
+    low.at[l] = -z.at[l];
+    high.at[l] = levels - z.at[l];
   }
   for (std::size_t k = 0; k < tile.values.size(); ++k) {
     const double weight = tile.importance.empty() ? 1.0 : static_cast<double>(tile.importance[tile.first + k]);
+    const Lanes values = tile.values[k];
+    std::int32_t found[kLanes];
     for (std::size_t l = 0; l < kLanes; ++l) {
-      const float m = rounded(clipped(tile.values[k].at[l] * inverse.at[l], low.at[l], high.at[l]));
-      const double r = tile.values[k].at[l] - scale.at[l] * m;
+      const float m = rounded(clipped(values.at[l] * inverse.at[l], low.at[l], high.at[l]));
+      const double r = values.at[l] - s.at[l] * m;
       sums[l] += weight * (r * r);
-      integers[k * kLanes + l] = static_cast<std::uint8_t>(static_cast<std::int32_t>(m + zero.at[l]));
+      found[l] = static_cast<std::int32_t>(m + z.at[l]);
     }
+    for (std::size_t l = 0; l < kLanes; ++l) integers[k * kLanes + l] = static_cast<std::uint8_t>(found[l]);
   }
   for (std::size_t l = 0; l < kLanes; ++l) errors[l] = sums[l];
 }

@@ -1,18 +1,15 @@
 #include "run/model/prepare.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/working_file.h"
 #include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
@@ -207,6 +204,15 @@ void refuse_lost_draws(const onnx::Model& model, const QuantConfig& config, cons
   }
 }
 
+// On ARM, ONNX Runtime (1.31.1) turns a MaxPool of float16 into one whose channels come last, which has a kernel from
+// this opset on; without it the model does not load.
+std::int64_t opset_of_pools(const onnx::Model& model) {
+  constexpr std::int64_t kSincePoolOfChannelsLast = 12;
+  const auto& nodes = model.graph.nodes;
+  const bool pools = std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("MaxPool"); });
+  return pools ? kSincePoolOfChannelsLast : 0;
+}
+
 // What no type has to be known for.
 void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
                   std::vector<std::string>& notes) {
@@ -229,10 +235,7 @@ graph::Store file_store(const fs::path& directory, std::string name) {
     constexpr std::size_t kKeepInMemory = 4096;
     if (bytes.size() <= kKeepInMemory) return onnx::TensorData::owned(std::move(bytes));
     const fs::path path = directory / fmt::format("{}-{}.bin", name, count++);
-    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd.valid())
-      throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
-                        "choose another --work-dir");
+    const UniqueFd fd = create_working_file(path);
     write_all(fd.get(), bytes, path);
     const auto file = MappedFile::open(path, "working file");
     return onnx::TensorData::mapped(file, file->bytes());
@@ -257,6 +260,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   auto opset = quantization::needed_opset(config);
   if (config.float_type == FloatType::bfloat16)
     opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
+  if (config.float_type == FloatType::float16) opset = std::max(opset, opset_of_pools(model));
   constexpr std::int64_t kSinceLayerNorm = 17;
   if (config::target(config).htp_rewrites && graph::has_instance_norm(model)) opset = std::max(opset, kSinceLayerNorm);
   const auto given = model.opset();

@@ -38,9 +38,14 @@ void propagate_error(const Cholesky& factor, std::size_t first, std::size_t last
   for (std::size_t j = last; j-- > first;) {
     const float* line = factor.row(j) + first;
     const std::size_t c = j - first;
-    for (std::size_t l = 0; l < kLanes; ++l) change[c].at[l] = -sums[c].at[l] / line[c];
+    Lanes changed;
+    const float pivot = line[c];
+    for (std::size_t l = 0; l < kLanes; ++l) changed.at[l] = -sums[c].at[l] / pivot;
+    change[c] = changed;
     for (std::size_t i = 0; i < c; ++i) {
-      for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += change[c].at[l] * line[i];
+      const float weight =
+          line[i];  // read before a sum is written, which might be where it is, for all that a compiler knows
+      for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += changed.at[l] * weight;
     }
   }
 }
@@ -49,7 +54,8 @@ DETENT_VECTOR_CLONES
 void add_outer(const Lanes& change, const float* line, std::size_t count, Lanes* sums) {
   const Lanes c = change;
   for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += c.at[l] * line[i];
+    const float weight = line[i];
+    for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += c.at[l] * weight;
   }
 }
 
