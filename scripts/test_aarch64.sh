@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds detent and its unit tests for ARM into build/aarch64, runs them in an emulator, and compares what detent writes there with what
-# build/detent writes (tests/emulation/same_bytes.py). Half an hour or more, most of it the tests. `scripts/test_aarch64.sh ROOM...`
+# build/detent writes (tests/emulation/same_bytes.py). An hour or more, most of it the tests. `scripts/test_aarch64.sh ROOM...`
 # runs the tests of these rooms alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ NOT_EMULATED=(BlockCache.RunsOutOfMemoryAndGoesOn Meters.{MemoryFollowsAnonymous
 tree=$PWD/build/aarch64
 cmake -S . -B "$tree" --toolchain "$PWD/cmake/aarch64.cmake" -DDETENT_FETCH=ALL -DDETENT_URING=OFF -DDETENT_BENCH=OFF \
   -DDETENT_MPI=OFF -DDETENT_CUDA=OFF -DDETENT_EXTENSION=OFF -DDETENT_WERROR="${WERROR:-OFF}" --log-level=WARNING
-cmake --build "$tree" --parallel "${JOBS:-2}"
+cmake --build "$tree" --parallel "${JOBS:-2}" ${*:+--target "${@/#/test_}"}
 
 export TMPDIR=$tree/tmp XDG_CACHE_HOME=$tree/tmp/cache ORT_DISABLE_TELEMETRY=1 PYTHONDONTWRITEBYTECODE=1
 export DETENT_ONNXRUNTIME=$tree/libonnxruntime.so DETENT_MODELS=$PWD/build/models DETENT_PYTHON=$PWD/build/venv/bin/python
