@@ -53,6 +53,19 @@ struct PlannedDevice {
   bool fits() const noexcept;
 };
 
+/// What several processes (ranks) share of a stage. Seconds are those of one process on this machine.
+struct PlannedShare {
+  std::string what;
+  double shared_seconds = 0;   // of what is divided among ranks
+  double own_seconds = 0;      // of what each rank does, or rank 0 alone
+  double parts = 1;            // into which the former can be divided
+  double exchanged_bytes = 0;  // that all ranks get of each other, all together
+  double gathered_bytes = 0;   // that rank 0 gets of each other rank
+
+  /// Time of so many ranks that are joined by such a network.
+  double seconds(std::size_t ranks, double bits_per_second) const noexcept;
+};
+
 struct Plan {
   std::size_t files = 0;                                    // calibration files; there are at least as many samples
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
@@ -78,9 +91,10 @@ struct Plan {
   std::uint64_t waiting_on_disk = 0;     // the part of these on disk
   PlannedFinetune finetune;
   PlannedDevice device;
-  double calibration_seconds = 0;   // estimate from this machine's measured arithmetic rate, for `files` samples
-  double measuring_seconds = 0;     // the same for measuring accuracy
-  double measuring_inferences = 0;  // in inferences of all samples, as the runtime runs the float model by default
+  double calibration_seconds = 0;    // estimate from this machine's measured arithmetic rate, for `files` samples
+  double measuring_seconds = 0;      // the same for measuring accuracy
+  double measuring_inferences = 0;   // in inferences of all samples, as the runtime runs the float model by default
+  std::vector<PlannedShare> shares;  // of stages whose times are known
   std::vector<std::string> notes;
   std::optional<Transformer> transformer = {};  // what the model has of one
   std::string name;                             // of a member of a family

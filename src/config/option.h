@@ -31,6 +31,8 @@ struct CommandLine {
   bool isolate = false;
   SummaryForm summary = SummaryForm::text;
   std::size_t layers = 20;
+  std::size_t ranks = 0;
+  std::string network = "25Gbit";
   std::optional<double> max_steps;
   std::optional<double> min_sqnr;
   std::vector<std::filesystem::path> merge;

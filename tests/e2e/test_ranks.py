@@ -264,6 +264,30 @@ def test_a_random_rank_dies_at_a_random_moment(tmp_path: Path, model: Path, data
     assert not list(work.iterdir())
 
 
+def test_a_plan_tells_what_ranks_bring(tmp_path: Path) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(9))
+    command = ["plan", tmp_path / "m.onnx", "--calibration-data", data, "--finetune", "gptq", *support.PLAIN, "--json"]
+    told = support.detent(*command, "--ranks", 3, "--network", "10Gbit")
+    assert (told.returncode, told.stderr) == (0, "")
+    times = json.loads(told.stdout)["ranks"]
+    assert [t["ranks"] for t in times] == [1, 2, 3, 8, 64, 512]
+    assert times[0]["efficiency"] == 1
+    assert times[0]["seconds"] > 0
+    for t in times:
+        assert t["seconds"] == pytest.approx(sum(s["seconds"] for s in t["stages"]))
+        assert t["efficiency"] == pytest.approx(times[0]["seconds"] / t["seconds"] / t["ranks"])
+    slow = json.loads(support.detent(*command, "--ranks", 3, "--network", "1Kbit").stdout)["ranks"]
+    assert slow[1]["seconds"] > times[0]["seconds"]  # what travels takes longer than the work
+    assert "ranks" not in json.loads(support.detent(*command).stdout)
+    wrong = support.detent(*command, "--ranks", 3, "--network", "fast")
+    assert wrong.returncode == USAGE
+    assert "--network 'fast' is no rate" in wrong.stderr
+    unknown = support.detent("plan", tmp_path / "m.onnx", "--ranks", 2, "--weights-only")
+    assert unknown.returncode == USAGE
+    assert "the times of this run are not known" in unknown.stderr
+
+
 def by_rank(script: Path, rank: int, first: str) -> Path:
     """A program that is detent, but on this rank first does something else."""
     script.write_text(f"""#!/bin/sh

@@ -8,6 +8,7 @@ import onnxruntime as ort
 import pytest
 import support
 from bodies import FLOAT, MODELS, PRODUCTS, WIDTH, correlated, info, samples, with_if, with_loop
+from launcher import mpirun
 from onnx import numpy_helper
 
 
@@ -62,7 +63,7 @@ def test_bodies_are_tuned_where_measuring_asks_for_it(kind: str, tmp_path: Path)
 
 
 def test_tuned_bodies_are_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Path) -> None:
-    """Whatever the budget, threads and interruptions."""
+    """Whatever the budget, threads, ranks and interruptions."""
     kind, model, _ = case
     data = support.save_samples(tmp_path / "many", correlated(kind, 16))
     options = [*FOUR_BITS, *METHODS["adaround"]]
@@ -71,6 +72,9 @@ def test_tuned_bodies_are_the_same_bytes(case: tuple[str, Path, Path], tmp_path:
     support.quantize(model, tmp_path / "b.onnx", data, *options, "--threads", 2, "--set", "memory-level=2")
     support.quantize(model, tmp_path / "c.onnx", data, *options, "--memory-budget", "200MiB")
     assert support.sha256(tmp_path / "b.onnx") == support.sha256(tmp_path / "c.onnx") == expected
+    shared = mpirun(2, "quantize", model, "-o", tmp_path / "d.onnx", "--calibration-data", data, *options)
+    assert (shared.returncode, shared.stderr) == (0, "")
+    assert support.sha256(tmp_path / "d.onnx") == expected
     # The second layer is solved, or in the middle of a pass over a body.
     for point in ("finetune.solved=kill@2", "finetune.sample=kill@45"):
         folder = tmp_path / point.split("=")[0]

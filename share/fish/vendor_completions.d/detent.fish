@@ -64,6 +64,8 @@ complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l optimize-fo
 complete -c detent -n '__fish_seen_subcommand_from quantize plan search' -l max-latency -x -d 'time that the model may take for one sample on this machine, as in 8ms'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l finetune -x -a 'auto nearest adaround adaquant gptq' -d 'find better integers for the weights, layer by layer'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare bench verify search' -l threads -x -d 'threads of the runtime'
+complete -c detent -n '__fish_seen_subcommand_from plan' -l ranks -x -d 'predict the time of so many processes under mpirun, and of 2, 8, 64 and 512'
+complete -c detent -n '__fish_seen_subcommand_from plan' -l network -x -d 'the network between them, in bits per second, as in 800Mbit or 25Gbit'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l workers -x -d 'samples run at a time, sharing one copy of the weights'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare inspect bench check verify search' -l runtime -r -F -d 'ONNX Runtimes library'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan compare inspect bench check verify search' -l isolate -d 'run in a process of its own: a model that makes it crash, or takes all memory, ends in one line and leaves nothing'

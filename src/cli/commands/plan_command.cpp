@@ -1,9 +1,18 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "cli/commands/commands.h"
 #include "cli/options.h"
 #include "cli/output/output.h"
@@ -157,6 +166,65 @@ void print_plan(const Plan& p) {
   print_notes(p.notes);
 }
 
+// "25Gbit" in bits per second.
+double network_rate(const std::string& text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"Kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}};
+  double value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  const auto found = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const auto& u) { return u.first == unit; });
+  if (code != std::errc() || !(value > 0) || !std::isfinite(value) || found == std::end(kUnits))
+    throw usage_error(fmt::format("--network '{}' is no rate", text), "give bits per second, as in 800Mbit or 25Gbit");
+  return value * found->second;
+}
+
+struct RanksTime {
+  std::size_t ranks = 1;
+  double seconds = 0, efficiency = 1;
+  std::vector<double> stages;  // in the order of Plan::shares
+};
+
+std::vector<RanksTime> times_of_ranks(const Plan& p, std::size_t asked, double rate) {
+  std::vector<RanksTime> times;
+  for (const std::size_t ranks : std::set<std::size_t>{1, 2, 8, 64, 512, asked}) {
+    auto& time = times.emplace_back(RanksTime{ranks, 0, 1, {}});
+    for (const auto& share : p.shares) time.stages.push_back(share.seconds(ranks, rate));
+    time.seconds = std::accumulate(time.stages.begin(), time.stages.end(), 0.0);
+    if (time.seconds > 0) time.efficiency = times.front().seconds / time.seconds / static_cast<double>(ranks);
+  }
+  return times;
+}
+
+void require_known_times(const Plan& p) {
+  if (!p.shares.empty()) return;
+  throw usage_error("--ranks: the times of this run are not known",
+                    "give --calibration-data and a format of integers, whose times are predicted, or leave it out");
+}
+
+nlohmann::json ranks_json(const Plan& p, std::size_t asked, double rate) {
+  nlohmann::json out;
+  for (const auto& time : times_of_ranks(p, asked, rate)) {
+    nlohmann::json stages;
+    for (std::size_t i = 0; i < p.shares.size(); ++i)
+      stages.push_back({{"what", p.shares[i].what}, {"seconds", time.stages[i]}});
+    out.push_back(
+        {{"ranks", time.ranks}, {"seconds", time.seconds}, {"efficiency", time.efficiency}, {"stages", stages}});
+  }
+  return out;
+}
+
+void print_ranks(const Plan& p, std::size_t asked, double rate) {
+  print_text("ranks under mpirun, each with {} of memory at the peak and such a machine of its own:\n",
+             format_size(p.peak_memory));
+  for (const auto& time : times_of_ranks(p, asked, rate)) {
+    print_text("  {:>5} {:>10.1f} s  efficiency {:>3.0f} %:", time.ranks, time.seconds, 100 * time.efficiency);
+    for (std::size_t i = 0; i < p.shares.size(); ++i)
+      print_text("{} {} {:.1f} s", i > 0 ? "," : "", p.shares[i].what, time.stages[i]);
+    print_text("\n");
+  }
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app) {
@@ -169,12 +237,17 @@ void add_plan(CLI::App& app) {
     config::CommandLine line;
     declared->read(options, line);
     const auto pictures = take_pictures(line, options.model, options);
+    const double rate = network_rate(line.network);
     const auto result = plan(options);
+    if (line.ranks > 0) require_known_times(result);
     if (line.json) {
-      print_json(to_json(result));
-    } else {
-      print_plan(result);
+      auto json = to_json(result);
+      if (line.ranks > 0) json["ranks"] = ranks_json(result, line.ranks, rate);
+      print_json(json);
+      return;
     }
+    print_plan(result);
+    if (line.ranks > 0) print_ranks(result, line.ranks, rate);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
@@ -137,6 +138,26 @@ void add_sweep(const Run& run, const Forecast& forecast, Plan& plan) {
                  {"tensors spooled between segments", std::min(sweep.spool_bytes, sweep.spool.records)}};
 }
 
+// Of tuning in several ranks. Measured on ResNet-50: two fifths of summing up and solving are done by each of them.
+void add_share_of_tuning(const std::vector<solve::LayerCost>& costs, const FinetuneConfig& config,
+                         const Forecast& forecast, Plan& plan) {
+  constexpr double kByEach = 0.4, kRowsOfPiece = 64;
+  double bytes = 0, flops = 0, pieces = 0;
+  for (const auto& cost : costs) {
+    bytes += solve::exchanged_bytes(cost, config, std::max<std::size_t>(plan.files, 1));
+    flops += cost.flops;
+    pieces += cost.flops * std::ceil(static_cast<double>(cost.geometry.outputs) / kRowsOfPiece);
+  }
+  plan.shares.push_back({.what = "both models on the samples",
+                         .shared_seconds = 2 * seconds_of_inference(forecast),
+                         .parts = static_cast<double>(plan.files)});
+  plan.shares.push_back({.what = "sums and solving",
+                         .shared_seconds = (1 - kByEach) * plan.finetune.seconds,
+                         .own_seconds = kByEach * plan.finetune.seconds,
+                         .parts = flops > 0 ? pieces / flops : 1,
+                         .exchanged_bytes = bytes});
+}
+
 void add_finetune(const onnx::Model& model, const FinetuneConfig& config, const DeviceConfig& device,
                   const Forecast& forecast, Plan& plan) {
   const auto costs = solve::layer_costs(model, *forecast.types, config, std::max<std::size_t>(plan.files, 1),
@@ -152,7 +173,10 @@ void add_finetune(const onnx::Model& model, const FinetuneConfig& config, const 
   plan.finetune.heaviest = heaviest.name;
   plan.finetune.heaviest_bytes = heaviest.bytes;
   const double rate = kReached * forecast.machine.flops_per_second;
-  if (rate > 0) plan.finetune.seconds = flops / rate;
+  if (rate > 0) {
+    plan.finetune.seconds = flops / rate;
+    add_share_of_tuning(costs, config, forecast, plan);
+  }
   for (const auto& cost : costs) {
     if (device.is_cpu()) break;
     const auto need = solve::device_need(cost.geometry, cost.input_shape, cost.streamed, config, device.precision,
@@ -255,6 +279,10 @@ void predict_calibration(Run& run, Forecast& forecast) {
   if (forecast.machine.flops_per_second <= 0) return;
   const double observing = kObserved * static_cast<double>(plan.observed_elements) / forecast.machine.threads;
   plan.calibration_seconds = seconds_of_inference(forecast) + observing * static_cast<double>(plan.files);
+  plan.shares.push_back({.what = "calibration",
+                         .shared_seconds = plan.calibration_seconds,
+                         .parts = static_cast<double>(plan.files),
+                         .gathered_bytes = static_cast<double>(planning::statistics_bytes(forecast.circumstances))});
 }
 
 void predict_measuring(Run& run, Forecast& forecast) {
@@ -263,8 +291,11 @@ void predict_measuring(Run& run, Forecast& forecast) {
   add_stage(run, "measuring accuracy", forecast.memory.measuring, plan);
   if (!measures(run)) return;
   plan.measuring_inferences = inferences_of_measuring(plan, placement_of(run).marks.size());
-  if (forecast.machine.flops_per_second > 0)
-    plan.measuring_seconds = plan.measuring_inferences * seconds_of_inference(forecast);
+  if (forecast.machine.flops_per_second <= 0) return;
+  plan.measuring_seconds = plan.measuring_inferences * seconds_of_inference(forecast);
+  plan.shares.push_back({.what = "measuring accuracy",
+                         .shared_seconds = plan.measuring_seconds,
+                         .parts = static_cast<double>(placement_of(run).marks.size())});
 }
 
 void predict_integers(Run& run, Forecast& forecast) {

@@ -12,11 +12,10 @@
 namespace detent::solve {
 namespace {
 
-constexpr std::size_t kLeastFanIn = 256;   // below, the Gram matrix costs next to nothing
-constexpr double kLeastDamping = 1e-4;     // matrices of positions are regular by it alone
-constexpr std::size_t kTimesByShifts = 3;  // as many positions cost the same, if they are all of a sample
-constexpr double kPositionsShare = 0.8;    // beyond, products with the Gram matrix are cheaper
-constexpr std::size_t kLeastElements = 4;  // of a kernel, for pixels to pay
+constexpr std::size_t kLeastFanIn = 256;                   // below, the Gram matrix costs next to nothing
+constexpr double kLeastDamping = 1e-4;                     // matrices of positions are regular by it alone
+constexpr double kPositionsShare = 0.8;                    // beyond, products with the Gram matrix are cheaper
+constexpr std::size_t kLeastElements = 4;                  // of a kernel, for pixels to pay
 constexpr std::size_t kMostPixels = std::size_t{1} << 24;  // as floats can count
 
 double mean_squared_output_error(const QuantizedWeights& weights, const RawInputs& form, const Solution& solution,

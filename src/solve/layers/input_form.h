@@ -32,6 +32,9 @@ using GramFormOrRawInputs = std::variant<GramForm, RawInputs>;
 /// geometry and on the method: up to there, the input form takes less memory and time.
 std::size_t most_positions(const LayerGeometry& geometry, const FinetuneConfig& config);
 
+/// So many times as many positions cost the same by ShiftedSums, if they are all of a sample.
+inline constexpr std::size_t kTimesByShifts = 3;
+
 /// The most positions of all samples together that a Gram matrix is summed over. Positions of one sample are similar:
 /// beyond a multiple of fan_in, more of them change the sums less than other samples would.
 std::size_t gram_positions(const LayerGeometry& geometry);

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "solve/layers/input_form.h"
 #include "solve/solvers.h"
+#include "solve/sweep/finetune.h"
 #include "solve/sweep/tuned_layer.h"
 
 namespace detent::solve {
@@ -39,6 +41,22 @@ std::vector<LayerCost> layer_costs(const onnx::Model& model, const graph::ValueT
     costs.push_back({node, layer.name, streamed, cost.bytes, cost.flops, geometry, shape});
   }
   return costs;
+}
+
+double exchanged_bytes(const LayerCost& cost, const FinetuneConfig& config, std::uint64_t samples) {
+  const auto& geometry = cost.geometry;
+  const auto positions = static_cast<double>(Patches(geometry, cost.input_shape).positions());
+  const auto input = static_cast<double>(product_of(cost.input_shape));
+  const auto groups = static_cast<double>(geometry.groups), fan_in = static_cast<double>(geometry.fan_in());
+  const auto outputs = static_cast<double>(geometry.outputs), all = static_cast<double>(samples);
+  const double integers = outputs * fan_in * sizeof(std::int32_t);
+  if (cost.streamed) return sizeof(float) * all * (input + positions * outputs) + integers;
+  const double drawn = static_cast<double>(gram_positions(geometry)) / all + 1;
+  const bool whole = positions <= drawn || (ShiftedSums::saves_work(geometry) && positions <= kTimesByShifts * drawn);
+  const double of_sample = whole ? input : drawn * groups * fan_in;
+  const bool has_sums = all * std::min(positions, drawn) > static_cast<double>(most_positions(geometry, config));
+  const double fitted = 1 - 1.0 / kHeldBackEvery;
+  return sizeof(float) * (fitted * all * of_sample + (has_sums ? groups * fan_in * fan_in / 2 : 0)) + integers;
 }
 
 const LayerCost& heaviest(const std::vector<LayerCost>& costs) {

@@ -33,6 +33,10 @@ struct LayerCost {
 std::vector<LayerCost> layer_costs(const onnx::Model& model, const graph::ValueTypes& types,
                                    const FinetuneConfig& config, std::uint64_t samples, std::size_t threads);
 
+/// Bytes that ranks get of each other, all together, where they tune a layer of so many rows: what it takes of the
+/// samples that it is fitted to, blocks of its sums, and its integers.
+double exchanged_bytes(const LayerCost& cost, const FinetuneConfig& config, std::uint64_t samples);
+
 /// The one that takes most memory; there must be one.
 const LayerCost& heaviest(const std::vector<LayerCost>& costs);
 
