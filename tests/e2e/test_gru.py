@@ -1,6 +1,8 @@
 """GRU: ONNX Runtime has none on integers, so that its weights are what becomes smaller. The state is carried from one call
 to the next, and the expected values are those of the operator's formulas in NumPy."""
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -161,6 +163,8 @@ def test_by_default_its_weights_are_integers_that_become_floats_when_it_is_loade
         assert np.all(np.abs(found - WEIGHTS[name]) <= steps * 0.501)
     assert sqnr(by_formula(WEIGHTS | weights, linear)[0], as_run(tmp_path / "q.onnx")) > 28  # the head is on integers
     assert (tmp_path / "q.onnx").stat().st_size < 0.4 * path.stat().st_size
+    planned = support.detent("plan", path, "--calibration-data", data, "--preset", "balanced", "--json")
+    assert json.loads(planned.stdout)["output_bytes"] < 0.4 * path.stat().st_size
     for options in (["--exclude-nodes", "gru"], ["--exclude-op-types", "GRU"]):
         support.quantize(path, tmp_path / "float.onnx", data, "--preset", "balanced", *options)
         assert {t.name for t in onnx.load(tmp_path / "float.onnx").graph.initializer} >= {"W", "R"}

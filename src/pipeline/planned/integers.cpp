@@ -19,8 +19,10 @@
 #include "pipeline/stages/integers.h"
 #include "pipeline/stages/open.h"
 #include "planning/segments.h"
+#include "quantization/emit/stored_weights.h"
 #include "quantization/formats.h"
 #include "quantization/placement/placement.h"
+#include "remedies/list.h"
 #include "remedies/weight_tuning.h"
 #include "run/model/proposals.h"
 #include "run/records/quantize_result.h"
@@ -208,6 +210,19 @@ void add_output(const onnx::Model& model, const quantization::Placement& placeme
   forecast.plan.output_bytes = bytes;
 }
 
+// Weights of recurrent layers are of 8 bits in either form, if measuring speaks for it.
+void take_off_recurrent(const Run& run, const onnx::Model& model, Plan& plan) {
+  if (!measures(run) || !remedies::applies_remedies(run.options)) return;
+  if (run.options.optimize_for == OptimizeFor::accuracy) return;
+  std::unordered_set<std::string> weights;
+  for (const auto n : quantization::layers_to_store(model, run.options.config)) {
+    const auto& inputs = model.graph.nodes[n].inputs();
+    weights.insert({inputs[1], inputs[2]});
+  }
+  for (const auto& tensor : model.graph.initializers)
+    plan.output_bytes -= weights.contains(tensor.name) ? tensor.data.size() / 4 * 3 : 0;
+}
+
 run::NodeCounts count_nodes(const run::Prepared& prepared, const QuantConfig& config) {
   const auto placement = run::place_qdq_pairs(prepared, config);
   std::unordered_set<std::string> marked;
@@ -303,6 +318,7 @@ void predict_integers(Run& run, Forecast& forecast) {
   auto& plan = forecast.plan;
   add_nodes(run, plan);
   add_output(prepared_of(run).model, placement_of(run), options.config, forecast);
+  take_off_recurrent(run, prepared_of(run).model, plan);
   plan.finetune.only_if_needed = config::may_tune(options);
   if (!forecast.types) return;
   add_stage(run, "tuning weights", forecast.memory.tuning, plan);
