@@ -24,13 +24,9 @@ constexpr std::array<std::string_view, 20> kSums{
     "STFT", "Size",  "Sub",      "Sum"};
 constexpr std::array<std::string_view, 4> kBounds{"Clip", "Max", "Min", "Relu"};
 constexpr std::array<std::string_view, 2> kLogarithms{"Log", "ReduceLogSum"};
-constexpr std::array<std::string_view, 7> kDividing{"GroupNormalization",
-                                                    "InstanceNormalization",
-                                                    "LayerNormalization",
-                                                    "LpNormalization",
-                                                    "MeanVarianceNormalization",
-                                                    "Reciprocal",
-                                                    "Sqrt"};
+constexpr std::array<std::string_view, 6> kDividing{"GroupNormalization",        "InstanceNormalization",
+                                                    "LayerNormalization",        "LpNormalization",
+                                                    "MeanVarianceNormalization", "Reciprocal"};
 
 class FrontEnd {
  public:
@@ -82,7 +78,7 @@ class FrontEnd {
            traits.is(Trait::rearranges);
   }
 
-  // A square root ends a front end where nothing follows, and is within one where filters do.
+  // A square root does not end one: a speech detector keeps its decisions with what leads to it in integers.
   bool compresses(const onnx::Node& node) const {
     const bool all = which_ == FrontEnds::all;
     if (is_one_of(node, kLogarithms) || (all && is_one_of(node, kDividing))) return true;
@@ -93,7 +89,7 @@ class FrontEnd {
     if (exponents == nullptr) return false;  // whole numbers, or made by nodes
     const auto values = floats_of(*exponents);
     return std::any_of(values.begin(), values.end(),
-                       [all](float exponent) { return exponent < 1 && (all || std::abs(exponent) != 0.5F); });
+                       [](float exponent) { return exponent < 1 && std::abs(exponent) != 0.5F; });
   }
 
   void collect(std::size_t end) {

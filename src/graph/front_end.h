@@ -13,8 +13,8 @@ namespace detent::graph {
 
 /// What ends a front end.
 enum class FrontEnds : std::uint8_t {
-  all,         ///< logarithms, divisions, powers, normalizations
-  logarithms,  ///< logarithms and powers other than roots: no model that learns from its first layer on has them
+  all,         ///< logarithms, divisions, powers other than roots, normalizations
+  logarithms,  ///< logarithms and powers: no model that learns from its first layer on has them
 };
 
 /// The nodes, by position, up to a logarithm, a division or a power that makes small values large, if there are
