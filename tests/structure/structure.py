@@ -67,6 +67,7 @@ FIELD_WORDS = {
 OWN_WORDS = re.compile(r"\b(?:" + "|".join(FIELD_WORDS) + r")\b(?![- ]\w)")
 # Rooms on the longest path of includes from room to room.
 MAX_LAYERS = 9
+MAX_COLUMNS = 120  # of prose
 MAX_LINES = {"src": 450, "include": 450, "python": 450, "scripts": 450, "examples": 450, "tests": 600, "bench": 600}
 MAX_FUNCTION_LINES = 60  # in src/
 # What still breaks a limit, and the lines that it may have until it is split. Entries only ever leave this table.
@@ -131,7 +132,7 @@ def violations(root):
             wrong = check_include(root, None, name, quoted)
             if wrong:
                 found.append(f"{path.relative_to(root)}:{number}: {wrong}")
-    rules = (long_files, long_functions, too_many_layers, other_namespaces, throwing_calls, done_elsewhere, own_words)
+    rules = (long_files, long_lines, long_functions, too_many_layers, other_namespaces, throwing_calls, done_elsewhere, own_words)
     return found + [line for rule in rules for line in rule(root)]
 
 
@@ -152,6 +153,18 @@ def long_files(root):
             if lines > allowed:
                 found.append(f"{name}: {lines} lines, more than {allowed}")
     return found
+
+
+def long_lines(root):
+    """Prose wraps; tables, code and words that cannot break do not."""
+    for path in [*files(root, "docs", (".md",)), *sorted(root.glob("*.md"))]:
+        in_code = False
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                in_code = not in_code
+            whole = in_code or line.lstrip().startswith("|") or "](" in line or path.name == "options.md"
+            if len(line) > MAX_COLUMNS and not whole:
+                yield f"{path.relative_to(root)}:{number}: {len(line)} columns, at most {MAX_COLUMNS} are allowed"
 
 
 def long_functions(root):

@@ -132,6 +132,10 @@ void f(std::error_code& out) {
         self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 450, "tests/base/b.cpp": "\n" * 600}))
         self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 200, "include/detent/b.h": "\n" * 200}))
 
+    def test_sees_long_lines_of_prose(self):
+        self.assert_breach({"docs/a.md": "word " * 25 + "\n"}, "a.md:1: 125 columns")
+        self.assertEqual([], self.breaches({"docs/a.md": "```\n" + "word " * 25 + "\n```\n| " + "word " * 25 + "|\n"}))
+
     def test_sees_words_of_its_own(self):
         self.assert_breach({"src/base/b.cpp": "void share_room();\n"}, "share_room is called split_budget")
 
