@@ -66,7 +66,7 @@ class SearchPoints {
   std::size_t judged_ = 0;  // samples, the last of all
   Fingerprint of_samples_;
   std::vector<MadePoint> made_;
-  std::size_t timed_ = 0;     // of them
+  std::size_t timed_ = 0;  // of them
   bool was_busy_ = false;
   double float_seconds_ = 0;  // of one sample
   std::optional<double> float_score_;
