@@ -8,11 +8,12 @@ PACKAGES=(g++ cmake ninja-build ccache python3 python3-dev python3-venv ca-certi
   libprotozero-dev libfmt-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev libxxhash-dev libre2-dev liburing-dev libjpeg-dev libpng-dev libgtest-dev
   libopenmpi-dev openmpi-bin libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
   node-d3-scale node-d3-shape node-d3-selection node-d3-axis)
-# A browser without a window, in which the tests read the report. Ubuntu packs none; DETENT_BROWSER can name another.
+# Of the tests alone: a browser without a window, in which they read the report (Ubuntu packs none; DETENT_BROWSER can name
+# another), and an x86 CPU without VNNI, for where the machine's own cannot hide it.
+TEST_PACKAGES=()
 # shellcheck source=/dev/null
-if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then PACKAGES+=(chromium-headless-shell); fi
-# An x86 CPU without VNNI, on which the tests run where the machine's own cannot hide it.
-if [ "$(uname -m)" = x86_64 ]; then PACKAGES+=(qemu-user); fi
+if [ "$(. /etc/os-release; echo "${ID:-}")" = debian ]; then TEST_PACKAGES+=(chromium-headless-shell); fi
+if [ "$(uname -m)" = x86_64 ]; then TEST_PACKAGES+=(qemu-user); fi
 
 # `scripts/setup.sh wheel` stops at what `pip install .` needs: system packages and headers, no Python environment.
 # `scripts/setup.sh runtimes` also fetches other versions of ONNX Runtime into build/deps/runtimes, for the tests: the oldest
@@ -228,7 +229,7 @@ extras() {
   [ "$only" != aarch64 ] || aarch64_sysroot
   [ "$only" != docs ] || documentation_packages
   [ "$only" != cuda ] || cuda_toolkit
-  [ "$only" != runtimes ] || { other_runtimes; language_packages; hub_packages; documentation_packages; }
+  [ "$only" != runtimes ] || { install_packages "${TEST_PACKAGES[@]}"; other_runtimes; language_packages; hub_packages; documentation_packages; }
 }
 
 if [ -n "${ready:-}" ]; then
