@@ -15,18 +15,9 @@
 #include "quantization/placement/placement.h"
 #include "run/model/node_formats.h"
 #include "run/records/quantize_result.h"
-#include "run/samples/samples.h"
-#include "run/sweep_setup.h"
 
 namespace detent::pipeline {
 namespace {
-
-// All but the constants: names, attributes, types.
-std::uint64_t graph_bytes(const onnx::Model& model) {
-  std::uint64_t bytes = 0;
-  for (const auto& node : model.graph.nodes) bytes += 64 + node.name().size();
-  return bytes;
-}
 
 std::uint64_t constant_bytes(const onnx::Model& model) {
   std::uint64_t bytes = 0;
@@ -63,10 +54,17 @@ std::uint64_t pair_bytes(const Run& run, const run::NodesByFormat& nodes) {
 
 }  // namespace
 
+std::uint64_t graph_bytes(const onnx::Model& model) {
+  std::uint64_t bytes = 0;
+  for (const auto& node : model.graph.nodes) bytes += 64 + node.name().size();
+  return bytes;
+}
+
 void predict_choice_of_bits(Run&, Forecast& forecast) { forecast.plan.nodes_may_change = true; }
 
 void predict_blocks(Run& run, Forecast& forecast) {
-  const auto& [model, placement] = std::tie(run.blocks->draft().model, run.blocks->draft().placement);
+  const auto& model = run.blocks->draft().model;
+  const auto& placement = run.blocks->draft().placement;
   auto& plan = forecast.plan;
   plan.nodes_quantized = quantization::node_count(placement);
   plan.nodes_in_float = placement.in_float;
@@ -99,8 +97,7 @@ void predict_dynamic(Run& run, Forecast& forecast) {
 void predict_block_floats(Run& run, Forecast& forecast) {
   const auto placement = run::place_qdq_pairs(run.prepared, run.options.config);
   run.note(placement.notes);
-  const auto counts = run::count_nodes(run.prepared.model, placement,
-                                       [&](const auto& value) { return placement.find(value) != nullptr; });
+  const auto counts = run::count_nodes(run.prepared.model, placement);
   forecast.plan.nodes_quantized = counts.quantized;
   forecast.plan.nodes_in_float = counts.in_float;
   forecast.plan.output_bytes = bytes_as_it_is(run.prepared.model);
@@ -147,9 +144,8 @@ void predict_floats(Run& run, Forecast& forecast) {
   const auto& model = run.prepared.model;
   plan.output_bytes = bytes_as_it_is(model);
   if (run.floats->config.float_type == FloatType::float32) return;
-  const auto source = run.recipe.has_samples ? run.open_samples(run::input_specs(model)) : nullptr;
-  const auto types = source ? run::static_types(run.prepared.types, model, *run.runtime, *source) : run.prepared.types;
-  const auto placed = quantization::place_floats(model, types, run.floats->facts);
+  const auto placed =
+      quantization::place_floats(model, types_of_samples(run, run.prepared, forecast), run.floats->facts);
   run.note(placed.notes);
   FloatConversion floats;
   floats.nodes = static_cast<std::size_t>(std::count(placed.low.begin(), placed.low.end(), true));

@@ -206,8 +206,7 @@ void add_output(const onnx::Model& model, const quantization::Placement& placeme
     const auto type = quantization::type_of(*found->second, config);
     bytes += size / (32 / static_cast<std::uint64_t>(onnx::bits_of(quantization::data_type(type))));
   }
-  for (const auto& node : model.graph.nodes) bytes += 64 + node.name().size();
-  forecast.plan.output_bytes = bytes;
+  forecast.plan.output_bytes = bytes + graph_bytes(model);
 }
 
 // Weights of recurrent layers are of 8 bits in either form, if measuring speaks for it.
@@ -223,21 +222,14 @@ void take_off_recurrent(const Run& run, const onnx::Model& model, Plan& plan) {
     plan.output_bytes -= weights.contains(tensor.name) ? tensor.data.size() / 4 * 3 : 0;
 }
 
-run::NodeCounts count_nodes(const run::Prepared& prepared, const QuantConfig& config) {
-  const auto placement = run::place_qdq_pairs(prepared, config);
-  std::unordered_set<std::string> marked;
-  for (const auto& mark : placement.marks) marked.insert(mark.value);
-  return run::count_nodes(prepared.model, placement, [&](const auto& value) { return marked.contains(value); });
-}
-
 // What the run will have in integers if measuring changes nothing; gates get there only by measuring.
 void add_nodes(const Run& run, Plan& plan) {
   const auto& options = run.options;
   plan.nodes_may_change = measures(run) && options.accuracy.sensitivity != SensitivityMode::report;
+  plan.nodes_with_gates = run::count_nodes(prepared_of(run).model, placement_of(run)).quantized;
   auto prepared = prepared_of(run);
-  plan.nodes_with_gates = count_nodes(prepared, options.config).quantized;
   prepared.integer_gates.clear();
-  const auto counts = count_nodes(prepared, options.config);
+  const auto counts = run::count_nodes(prepared.model, run::place_qdq_pairs(prepared, options.config));
   plan.nodes_quantized = counts.quantized;
   plan.nodes_in_float = counts.in_float;
 }
@@ -263,6 +255,11 @@ void look_at_samples(Run& run, Forecast& forecast) {
     forecast.plan.inputs.emplace_back(name, fmt::format("{}", fmt::join(shape, "x")));
 }
 
+graph::ValueTypes types_of_samples(const Run& run, const run::Prepared& prepared, const Forecast& forecast) {
+  if (forecast.shapes.empty()) return prepared.types;
+  return exec::infer_value_types(*run.runtime, prepared.model, forecast.shapes);
+}
+
 void predict_calibration(Run& run, Forecast& forecast) {
   look_at_samples(run, forecast);
   const auto& options = run.options;
@@ -274,8 +271,7 @@ void predict_calibration(Run& run, Forecast& forecast) {
                             forecast.sample_bytes};
   plan.tensors_observed = forecast.circumstances.observed;
   add_device_memory(options, forecast.circumstances, plan);
-  auto types =
-      forecast.shapes.empty() ? prepared.types : exec::infer_value_types(*run.runtime, prepared.model, forecast.shapes);
+  auto types = types_of_samples(run, prepared, forecast);
   const auto cost = planning::calibration_cost(prepared.model, types, placement.to_observe(), forecast.circumstances);
   if (!cost) {
     run.result.notes.emplace_back(forecast.shapes.empty()

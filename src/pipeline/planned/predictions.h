@@ -19,6 +19,9 @@ namespace detent::pipeline {
 /// Of two nodes, a scale and a zero point in a file.
 inline constexpr std::uint64_t kPairBytes = 400;
 
+/// About: of all but the constants of a model, which are names, attributes and types.
+std::uint64_t graph_bytes(const onnx::Model& model);
+
 /// A plan while the stages tell, and what one tells the next.
 struct Forecast {
   Plan plan;
@@ -45,6 +48,9 @@ void as_in_run(Run& run, Forecast&) {
 void open_without_output(Run& run, Forecast& forecast);
 /// How many files there are, and what the first sample is like.
 void look_at_samples(Run& run, Forecast& forecast);
+
+/// With shapes as in the first sample, if there is one.
+graph::ValueTypes types_of_samples(const Run& run, const run::Prepared& prepared, const Forecast& forecast);
 
 void predict_calibration(Run& run, Forecast& forecast);
 void predict_measuring(Run& run, Forecast& forecast);

@@ -21,8 +21,7 @@ void emit_block_floats(Run& run) {
   // What keeps weights from being numbers at all is told before any work.
   quantization::scan_weights(prepared.model, placement, run.options.allow_nonfinite);
   run.note(placement.notes);
-  const auto counts =
-      run::count_nodes(prepared.model, placement, [&](const auto& value) { return placement.find(value) != nullptr; });
+  const auto counts = run::count_nodes(prepared.model, placement);
   run.result.nodes_quantized = counts.quantized;
   run.result.nodes_in_float = counts.in_float;
   run.note(counts.notes);

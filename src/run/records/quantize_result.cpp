@@ -49,6 +49,12 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
   return counts;
 }
 
+NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement) {
+  std::unordered_set<std::string> marked;
+  for (const auto& mark : placement.marks) marked.insert(mark.value);
+  return count_nodes(model, placement, [&](const auto& value) { return marked.contains(value); });
+}
+
 void record_assignment(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
   const auto& placement = assignment.placement;
   auto counts = count_nodes(model, placement, [&](const auto& value) { return assignment.values.contains(value); });

@@ -23,6 +23,9 @@ struct NodeCounts {
 NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement,
                        const std::function<bool(const std::string&)>& has_integers);
 
+/// The same where all that is placed is.
+NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement);
+
 /// Counts nodes and records scale, zero point, range and method of each activation.
 void record_assignment(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result);
 
