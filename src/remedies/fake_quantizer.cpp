@@ -29,15 +29,51 @@ DETENT_VECTOR_CLONES void round_row(float* values, std::size_t count, const floa
   }
 }
 
+// Steps above the lowest integer, of at most 256; NaN becomes the lowest.
+DETENT_VECTOR_CLONES void steps_of_run(const float* values, std::uint8_t* steps, std::size_t count, float scale,
+                                       float zero, float low, float high) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float q = std::nearbyint(values[i] / scale) + zero;
+    steps[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(std::min(std::max(low, q), high) - low));
+  }
+}
+
+DETENT_VECTOR_CLONES void steps_of_row(const float* values, std::uint8_t* steps, std::size_t count, const float* scales,
+                                       const float* zeros, float low, float high) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float q = std::nearbyint(values[i] / scales[i]) + zeros[i];
+    steps[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(std::min(std::max(low, q), high) - low));
+  }
+}
+
+// `offset` is the lowest integer less the zero point.
+DETENT_VECTOR_CLONES void run_of_steps(float* values, const std::uint8_t* steps, std::size_t count, float scale,
+                                       float offset) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = (static_cast<float>(steps[i]) + offset) * scale;
+}
+
+DETENT_VECTOR_CLONES void row_of_steps(float* values, const std::uint8_t* steps, std::size_t count, const float* scales,
+                                       const float* offsets) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = (static_cast<float>(steps[i]) + offsets[i]) * scales[i];
+}
+
+// The parameters of a row in which each element has its own.
+struct Row {
+  std::vector<float> scales, zeros;
+
+  explicit Row(const std::vector<quantization::ScaleZeroPoint>& slices) {
+    for (const auto& p : slices) {
+      scales.push_back(p.scale);
+      zeros.push_back(static_cast<float>(p.zero_point));
+    }
+  }
+};
+
 void round_rows(std::span<float> values, const std::vector<quantization::ScaleZeroPoint>& slices,
                 quantization::IntRange bounds) {
-  std::vector<float> scales, zeros;
-  for (const auto& p : slices) {
-    scales.push_back(p.scale);
-    zeros.push_back(static_cast<float>(p.zero_point));
-  }
-  for (std::size_t at = 0; at < values.size(); at += scales.size())
-    round_row(values.data() + at, scales.size(), scales.data(), zeros.data(), static_cast<float>(bounds.min),
+  const Row row(slices);
+  for (std::size_t at = 0; at < values.size(); at += slices.size())
+    round_row(values.data() + at, slices.size(), row.scales.data(), row.zeros.data(), static_cast<float>(bounds.min),
               static_cast<float>(bounds.max));
 }
 
@@ -86,6 +122,48 @@ void for_each_run(std::span<float> values, std::span<const std::int64_t> shape,
     case quantization::Granularity::Kind::blocks:
       return for_each_block_run(values, shape, granularity.axis, static_cast<std::size_t>(granularity.block), fn);
   }
+}
+
+bool is_of_rows(std::span<const std::int64_t> shape, const quantization::Granularity& granularity) {
+  return granularity.kind == quantization::Granularity::Kind::axis && granularity.axis + 1 == shape.size();
+}
+
+std::vector<std::uint8_t> steps_of(std::span<float> values, std::span<const std::int64_t> shape,
+                                   const quantization::ValueAssignment& params) {
+  const auto bounds = quantization::full_range(params.type);
+  const auto low = static_cast<float>(bounds.min), high = static_cast<float>(bounds.max);
+  std::vector<std::uint8_t> steps(values.size());
+  if (is_of_rows(shape, params.granularity)) {
+    const Row row(params.slices);
+    for (std::size_t at = 0; at < values.size(); at += params.slices.size())
+      steps_of_row(values.data() + at, steps.data() + at, params.slices.size(), row.scales.data(), row.zeros.data(),
+                   low, high);
+    return steps;
+  }
+  for_each_run(values, shape, params.granularity, [&](std::span<float> run, std::size_t slice) {
+    const auto& p = params.slices[slice];
+    steps_of_run(run.data(), steps.data() + (run.data() - values.data()), run.size(), p.scale,
+                 static_cast<float>(p.zero_point), low, high);
+  });
+  return steps;
+}
+
+// What the values are rounded to.
+void take_steps(std::span<float> values, std::span<const std::int64_t> shape,
+                const quantization::ValueAssignment& params, const std::vector<std::uint8_t>& steps) {
+  const auto low = static_cast<float>(quantization::full_range(params.type).min);
+  if (is_of_rows(shape, params.granularity)) {
+    Row row(params.slices);
+    for (float& zero : row.zeros) zero = low - zero;
+    for (std::size_t at = 0; at < values.size(); at += params.slices.size())
+      row_of_steps(values.data() + at, steps.data() + at, params.slices.size(), row.scales.data(), row.zeros.data());
+    return;
+  }
+  for_each_run(values, shape, params.granularity, [&](std::span<float> run, std::size_t slice) {
+    const auto& p = params.slices[slice];
+    run_of_steps(run.data(), steps.data() + (run.data() - values.data()), run.size(), p.scale,
+                 low - static_cast<float>(p.zero_point));
+  });
 }
 
 // integer_at(position) gives the stored integers.
@@ -156,9 +234,7 @@ void fake_quantize(std::span<float> values, std::span<const std::int64_t> shape,
     return;
   }
   const auto bounds = quantization::full_range(params.type);
-  const auto& granularity = params.granularity;
-  if (granularity.kind == quantization::Granularity::Kind::axis && granularity.axis + 1 == shape.size())
-    return round_rows(values, params.slices, bounds);
+  if (is_of_rows(shape, params.granularity)) return round_rows(values, params.slices, bounds);
   for_each_run(values, shape, params.granularity,
                [&](std::span<float> run, std::size_t slice) { round_run(run, params.slices[slice], bounds); });
 }
@@ -192,18 +268,24 @@ void round_as(std::span<float> values, std::span<const std::int64_t> shape, cons
   });
 }
 
+bool has_few_steps(const Rounding& rounding) {
+  constexpr std::int64_t kSteps = 256;
+  if (!rounding.factors.empty() || rounding.integers || is_float(rounding.params.type)) return false;
+  const auto bounds = quantization::full_range(rounding.params.type);
+  return std::int64_t{bounds.max} - bounds.min < kSteps;
+}
+
 }  // namespace
 
 void FakeQuantizer::round_constant(std::span<float> values, std::span<const std::int64_t> shape,
                                    const Rounding& rounding) {
-  if (const auto kept = kept_.find(&rounding); kept != kept_.end()) {
-    std::copy(kept->second.begin(), kept->second.end(), values.begin());
-    return;
+  auto kept = kept_.find(&rounding);
+  if (kept == kept_.end()) {
+    if (!has_few_steps(rounding) || kept_bytes_ + values.size() > kMostKept) return round_as(values, shape, rounding);
+    kept_bytes_ += values.size();
+    kept = kept_.emplace(&rounding, steps_of(values, shape, rounding.params)).first;
   }
-  round_as(values, shape, rounding);
-  if (kept_bytes_ + values.size_bytes() > kMostKept) return;
-  kept_bytes_ += values.size_bytes();
-  kept_[&rounding].assign(values.begin(), values.end());
+  take_steps(values, shape, rounding.params, kept->second);
 }
 
 // Whether the tap is one of those.

@@ -55,16 +55,17 @@ class FakeQuantizer : public data::TapReceiver {
   }
   /// The value of this tap is the same in all runs of a sample: as the last run in which nothing is rounded made it.
   void hold(std::size_t tap) { held_.at(tap).emplace(); }
-  /// Marks whose values are the same in every run: what they are rounded to is kept, up to some memory.
+  /// Marks whose values are the same in every run: their integers are kept, up to some memory.
   void expect_constants(std::unordered_set<std::string> marks) { constants_ = std::move(marks); }
   /// What is rounded from now on; must outlive that. Null: nothing.
   void set_trial(const Trial* trial) { trial_ = trial; }
 
+  /// Bytes of integers that are kept of constants.
+  static constexpr std::uint64_t kMostKept = std::uint64_t{16} << 20;
+
   void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override;
 
  private:
-  static constexpr std::uint64_t kMostKept = std::uint64_t{64} << 20;
-
   void round_constant(std::span<float> values, std::span<const std::int64_t> shape, const Rounding& rounding);
 
   bool pass_held(std::size_t tap, const data::TensorView& tensor);
@@ -72,7 +73,7 @@ class FakeQuantizer : public data::TapReceiver {
   std::vector<std::string> marks_;
   std::vector<std::optional<std::vector<std::byte>>> held_;  // by tap
   std::unordered_set<std::string> constants_;
-  std::unordered_map<const Rounding*, std::vector<float>> kept_;
+  std::unordered_map<const Rounding*, std::vector<std::uint8_t>> kept_;  // steps above the lowest integer
   std::uint64_t kept_bytes_ = 0;
   const Trial* trial_ = nullptr;
 };

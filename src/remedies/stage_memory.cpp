@@ -10,11 +10,11 @@
 #include "base/parallel.h"
 #include "config/derived.h"
 #include "graph/index.h"
-#include "graph/traits.h"
 #include "planning/calibration.h"
 #include "planning/limits.h"
 #include "planning/parts.h"
 #include "planning/segments.h"
+#include "remedies/fake_quantizer.h"
 #include "remedies/trials.h"
 #include "remedies/weight_tuning.h"
 #include "run/samples/content_order.h"
@@ -25,9 +25,8 @@
 namespace detent::remedies {
 namespace {
 
-// Measured: heap in pieces, integers of weights, sums of pairs.
+// Measured: heap in pieces, sums of pairs.
 constexpr std::uint64_t kTrials = std::uint64_t{12} << 20;
-constexpr std::uint64_t kCopiesOfWeight = 5;
 
 // Of the float model and its quantized one side by side, beside what calibration takes. Measured: convolutions lay
 // their weights out anew; of other weights the quantized model has a quarter, and that once more as kernels want it.
@@ -88,19 +87,18 @@ void refuse_over_budget(const QuantizeOptions& options, const StageMemory& neede
 
 std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placement& placement) {
   const graph::Index index(model);
-  std::uint64_t largest = 0;
+  std::uint64_t largest = 0, steps = 0;  // of rounded weights
   for (std::size_t n = 0; n < placement.selected.size(); ++n) {
     if (!placement.selected[n]) continue;
-    // A session maps a table, and does not pack it.
-    const bool is_table = graph::has_trait(model.graph.nodes[n], graph::Trait::looks_up);
     for (const auto& input : model.graph.nodes[n].inputs()) {
       const int at = index.initializer(input);
       if (at == graph::kNone) continue;
       const std::uint64_t size = model.graph.initializers[static_cast<std::size_t>(at)].data.size();
-      largest = std::max(largest, is_table ? size : kCopiesOfWeight * size);
+      largest = std::max(largest, size);
+      steps += size / sizeof(float);
     }
   }
-  return kTrials + largest;
+  return kTrials + largest + std::min(steps, FakeQuantizer::kMostKept);
 }
 
 std::uint64_t share_of_budget(const Resources& resources, std::uint64_t without) {

@@ -37,8 +37,8 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
 /// Throws resource where a budget is given, and what was asked for (fine-tuning, a target for accuracy) needs more.
 void refuse_over_budget(const QuantizeOptions& options, const StageMemory& needed);
 
-/// What trials take beside the model's own sweep: the weight that a trial rounds stands in memory as it was, as it is
-/// rounded, and on its way into the session.
+/// What trials take beside the model's own sweep: the weight that a trial rounds stands in memory beside itself, and
+/// its integers are kept.
 std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placement& placement);
 
 /// What a run does not do, with a note for each.

@@ -115,5 +115,49 @@ TEST(FakeQuantizer, MultipliesChannelsBeforeTheyAreRounded) {
   EXPECT_EQ(rounded({2, 3}), (std::vector<float>{1, -4, 5, 7, 0, 0}));
 }
 
+TEST(FakeQuantizer, ConstantsAreRoundedAlikeInEveryRun) {
+  using quantization::Granularity;
+  const std::vector<std::int64_t> shape{4, 3, 6};
+  std::vector<float> given(72);
+  for (std::size_t i = 0; i < given.size(); ++i) given[i] = static_cast<float>((i * 37) % 72) * 0.71F - 22;
+  const auto slices = [](std::size_t count, std::int32_t zero) {
+    std::vector<quantization::ScaleZeroPoint> all;
+    for (std::size_t s = 0; s < count; ++s)
+      all.push_back({0.3F + 0.11F * static_cast<float>(s), zero + static_cast<std::int32_t>(s)});
+    return all;
+  };
+  const std::pair<Granularity, std::size_t> layouts[] = {{{}, 1},
+                                                         {Granularity::along(0), 4},
+                                                         {Granularity::along(1), 3},
+                                                         {Granularity::along(2), 6},
+                                                         {Granularity::blocks(2, 4), 24},
+                                                         {Granularity::blocks(0, 2), 36}};
+  const std::pair<QuantType, std::int32_t> types[] = {
+      {QuantType::int8, -3}, {QuantType::uint8, 100},    {QuantType::int4, -2},       {QuantType::uint4, 5},
+      {QuantType::int16, 7}, {QuantType::uint16, 30000}, {QuantType::float8e4m3fn, 0}};
+  for (const auto& [type, zero] : types) {
+    for (const auto& [granularity, count] : layouts) {
+      auto params = ValueAssignment{type, granularity, slices(count, zero), "w", {}, {}};
+      if (is_float(type)) {
+        for (auto& p : params.slices) p.zero_point = 0;
+      }
+      std::vector<float> expected = given;
+      fake_quantize(expected, shape, params);
+      const Rounding rounding{params};
+      const Trial trial{{"w", &rounding}};
+      FakeQuantizer quantizer;
+      quantizer.expect_constants({"w"});
+      quantizer.expect({"w"});
+      quantizer.set_trial(&trial);
+      for (int run = 0; run < 2; ++run) {
+        std::vector<float> values = given;
+        const auto bytes = std::as_writable_bytes(std::span(values));
+        quantizer.receive(0, {onnx::DataType::float32, shape, bytes, bytes}, kSerial);
+        EXPECT_EQ(values, expected) << static_cast<int>(type) << ", run " << run << ", slices " << count;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace detent::remedies
