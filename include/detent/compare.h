@@ -32,7 +32,7 @@ struct CompareOptions {
   /// Compare outputs only, not inner values.
   bool outputs_only = false;
   /// Limit, in bytes, of float values kept in memory until the quantized model has computed theirs.
-  std::uint64_t pending_limit = std::uint64_t{128} << 20;
+  std::uint64_t pending_limit = std::uint64_t{8} << 20;
   /// Round what nodes of 16-bit floats give to their type, as devices with such kernels do; CPUs compute them in
   /// float32.
   bool round_floats = true;

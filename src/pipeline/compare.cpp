@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -11,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/heap.h"
 #include "base/paths.h"
 #include "config/validate.h"
 #include "data/floats.h"
@@ -23,6 +27,7 @@
 #include "graph/rewrites/rewrite.h"
 #include "quantization/emit/read_values.h"
 #include "run/calibration_device.h"
+#include "run/comparison/float_runs.h"
 #include "run/comparison/next_tokens.h"
 #include "run/comparison/pairing.h"
 #include "run/comparison/rounded_floats.h"
@@ -179,27 +184,38 @@ class LayerRun {
         traits_(traits_of(quantized, common)),
         offering_(pairing_, decisions, traits_.size()),
         taking_(pairing_, decisions, traits_),
-        float_session_(runtime, exec::emit(original.model, {joined(common.in_float, decisions.taps()), {}, {}}),
-                       original.where, session_options(options)),
-        inputs_(quantized.inputs),
-        quantized_session_(runtime, quantized.model, quantized.low, joined(common.in_quantized, decisions.taps()),
-                           quantized.where, with_edits(session_options(options), decisions)) {}
+        inputs_(quantized.inputs) {
+    open_ = [&] {
+      float_session_.emplace(runtime, exec::emit(original.model, {joined(common.in_float, decisions.taps()), {}, {}}),
+                             original.where, session_options(options));
+      quantized_session_.emplace(runtime, quantized.model, quantized.low, joined(common.in_quantized, decisions.taps()),
+                                 quantized.where, with_edits(session_options(options), decisions));
+    };
+  }
+
+  /// Until the next run.
+  void close() {
+    float_session_.reset();
+    quantized_session_.reset();
+  }
 
   std::vector<data::Array> run(const data::Sample& sample) {
+    if (!float_session_) open_();
     pairing_.reset();
     std::vector<data::Array> outputs;
     std::exception_ptr float_error;
     std::jthread other([&] {
       try {
-        outputs = float_session_.run(sample.inputs, fmt::format("sample '{}', float model", sample.origin), &offering_);
+        outputs =
+            float_session_->run(sample.inputs, fmt::format("sample '{}', float model", sample.origin), &offering_);
       } catch (...) {
         float_error = std::current_exception();
       }
       pairing_.close(float_error);
     });
     try {
-      quantized_session_.run(run::with_cache_of(sample.inputs, inputs_),
-                             fmt::format("sample '{}', quantized model", sample.origin), &taking_);
+      quantized_session_->run(run::with_cache_of(sample.inputs, inputs_),
+                              fmt::format("sample '{}', quantized model", sample.origin), &taking_);
     } catch (...) {
       pairing_.abandon(true);
       throw;
@@ -224,9 +240,10 @@ class LayerRun {
   std::vector<run::ValueTraits> traits_;
   OfferingSide offering_;
   TakingSide taking_;
-  exec::Session float_session_;
   const std::vector<data::InputSpec>& inputs_;  // of the quantized model
-  run::RoundedSession quantized_session_;
+  std::function<void()> open_;
+  std::optional<exec::Session> float_session_;
+  std::optional<run::RoundedSession> quantized_session_;
 };
 
 void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
@@ -357,26 +374,33 @@ Comparison compare_within_time(const CompareOptions& options) {
   run::SharedDecisions decisions(runtime, original.model, quantized.model);
   run::DecisionPlayer player(decisions);
   const CommonValues common = options.outputs_only ? CommonValues() : common_values(original, quantized, decisions);
+  Comparison comparison;
   LayerRun layers(original, quantized, runtime, options, common, decisions);
+  const auto run_layers = [&](const data::Sample& sample) {
+    auto outputs = layers.run(sample);
+    ++comparison.samples;
+    comparison.sample_names.push_back(sample.origin);
+    if (options.progress) options.progress("compare", comparison.samples, most_of(*source, options));
+    return outputs;
+  };
+  run::FloatRuns in_float({run_layers, [&] { layers.close(); }}, *source, std::numeric_limits<std::size_t>::max());
+  const bool follows = !decisions.taps().empty();         // then a sample's runs belong together
+  if (!follows) in_float.run_ahead(run::kFloatRunBytes);  // so that the deployed model need not stand beside both
   run::RoundedSession deployed(
       runtime, quantized.model, quantized.low, decisions.taps(), quantized.where,
       with_edits({exec::SessionMode::deployed, options.threads, options.stop, true}, decisions));
 
-  Comparison comparison;
   std::vector<run::SampleSums> output_sums(output_names.size());
   run::NextTokenSums token_sums;
-  while (const auto sample = source->next()) {
-    const auto expected = layers.run(*sample);
-    const auto got = deployed.run(run::with_cache_of(sample->inputs, quantized.inputs),
-                                  fmt::format("sample '{}', quantized model", sample->origin), &player);
+  while (const auto run = in_float.next()) {
+    const auto& [sample, expected] = *run;
+    const auto got = deployed.run(run::with_cache_of(sample.inputs, quantized.inputs),
+                                  fmt::format("sample '{}', quantized model", sample.origin), &player);
     add_outputs(output_names, expected, got, output_sums);
     if (tokens) {
-      token_sums.add(sample->inputs[tokens->ids], tokens->mask ? &sample->inputs[*tokens->mask] : nullptr,
+      token_sums.add(sample.inputs[tokens->ids], tokens->mask ? &sample.inputs[*tokens->mask] : nullptr,
                      expected[tokens->logits], got[tokens->logits]);
     }
-    ++comparison.samples;
-    comparison.sample_names.push_back(sample->origin);
-    if (options.progress) options.progress("compare", comparison.samples, most_of(*source, options));
   }
   if (comparison.samples == 0) throw bad_input("there are no samples to compare with");
 

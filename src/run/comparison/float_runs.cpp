@@ -1,7 +1,5 @@
 #include "run/comparison/float_runs.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 namespace detent::run {
@@ -17,9 +15,8 @@ std::uint64_t bytes_of(const FloatRun& run) {
 
 }  // namespace
 
-FloatRuns::FloatRuns(std::function<exec::Session()> open, data::SampleSource& source, std::size_t most,
-                     data::TapReceiver* receiver, KeptFloatRuns* kept)
-    : open_(std::move(open)), source_(source), left_(most), receiver_(receiver), kept_(kept) {
+FloatRuns::FloatRuns(FloatModel model, data::SampleSource& source, std::size_t most, KeptFloatRuns* kept)
+    : model_(std::move(model)), source_(source), left_(most), kept_(kept) {
   if (kept_ == nullptr) return;
   if (kept_->are_all) {
     ahead_.assign(kept_->runs.begin(), kept_->runs.end());
@@ -35,7 +32,7 @@ void FloatRuns::run_ahead(std::uint64_t bytes) {
   while (taken < bytes) {
     auto next = run();
     if (!next) {
-      session_.reset();
+      model_.close();
       return;
     }
     taken += bytes_of(*next);
@@ -56,8 +53,7 @@ std::optional<FloatRun> FloatRuns::run() {
   auto sample = left_ > 0 ? source_.next() : std::nullopt;
   if (sample) {
     --left_;
-    if (!session_) session_.emplace(open_());
-    auto results = session_->run(sample->inputs, fmt::format("sample '{}'", sample->origin), receiver_);
+    auto results = model_.run(*sample);
     next = FloatRun{std::move(*sample), std::move(results)};
   }
   ended_ = !next;

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "data/sample.h"
-#include "exec/session.h"
 
 namespace detent::run {
 
@@ -28,29 +27,32 @@ struct KeptFloatRuns {
   bool are_all = false;  // otherwise each comparison runs the float model anew
 };
 
+/// The float model: loaded at its first run, and again at the first one after it was closed.
+struct FloatModel {
+  std::function<std::vector<data::Array>(const data::Sample& sample)> run;
+  std::function<void()> close;
+};
+
 class FloatRuns {
  public:
-  /// At most `most` samples from where `source` stands. The session is opened when it is needed; `receiver` (or null)
-  /// gets the taps of each run. Runs that `kept` (or null) has are not done again. All that is given outlives this.
-  FloatRuns(std::function<exec::Session()> open, data::SampleSource& source, std::size_t most,
-            data::TapReceiver* receiver, KeptFloatRuns* kept);
+  /// At most `most` samples from where `source` stands. Runs that `kept` (or null) has are not done again. All that is
+  /// given outlives this.
+  FloatRuns(FloatModel model, data::SampleSource& source, std::size_t most, KeptFloatRuns* kept = nullptr);
 
   /// Runs samples before they are asked for, until their inputs and results take so many bytes. Where no more are left
-  /// then, the session is closed: it does not stand in memory beside the other model's.
+  /// then, the model is closed: it does not stand in memory beside the other model's.
   void run_ahead(std::uint64_t bytes);
 
-  /// nullopt after the last. Throws what the source and Session::run() throw.
+  /// nullopt after the last. Throws what the source and the model throw.
   std::optional<FloatRun> next();
 
  private:
   std::optional<FloatRun> run();
   void keep(const std::optional<FloatRun>& run);
 
-  std::function<exec::Session()> open_;
-  std::optional<exec::Session> session_;
+  FloatModel model_;
   data::SampleSource& source_;
   std::size_t left_;
-  data::TapReceiver* receiver_;
   KeptFloatRuns* kept_;
   std::uint64_t kept_bytes_ = 0;
   bool ended_ = false;
