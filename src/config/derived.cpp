@@ -52,14 +52,24 @@ bool writes_hard_sigmoids(const QuantConfig& config) {
 }
 
 bool tries_recurrent(const QuantConfig& config) {
+  return stores_weights(config) && config.op_types.empty() && config.nodes.empty();
+}
+
+bool stores_weights(const QuantConfig& config) {
   return preset(config).measures_accuracy && target(config).is_ort_cpu && !writes_16_bits(config) &&
-         config.op_types.empty() && config.nodes.empty() && !config.formats_given &&
-         has_8_bits(config.activation_type) && has_8_bits(config.weight_type);
+         !config.formats_given && has_8_bits(config.activation_type) && has_8_bits(config.weight_type);
 }
 
 bool may_measure_accuracy(const QuantizeOptions& options) {
   const auto& wanted = options.accuracy;
   return preset(options.config).measures_accuracy && (wanted.sensitivity != SensitivityMode::off || wanted.target);
+}
+
+bool tries_stored_weights(const QuantizeOptions& options) {
+  const auto& wanted = options.accuracy;
+  return stores_weights(options.config) && may_measure_accuracy(options) && has_samples(options) &&
+         options.optimize_for != OptimizeFor::accuracy &&
+         (wanted.target || wanted.sensitivity == SensitivityMode::automatic);
 }
 
 bool may_tune(const QuantizeOptions& options) {

@@ -35,8 +35,15 @@ bool writes_hard_sigmoids(const QuantConfig& config);
 /// alone.
 bool tries_recurrent(const QuantConfig& config);
 
+/// Whether the format leaves room for weights of 8 bits under products that compute in float: for ONNX Runtime's CPU,
+/// which makes floats of them when it loads the model.
+bool stores_weights(const QuantConfig& config);
+
 /// Whether the error of each rounding is measured, as long as there are samples.
 bool may_measure_accuracy(const QuantizeOptions& options);
+
+/// Whether such weights are tried, and kept where that is measured to do no harm.
+bool tries_stored_weights(const QuantizeOptions& options);
 
 /// Whether WeightSolver::automatic may lead to gptq: accuracy is measured and acted on, and the samples can be read
 /// again.

@@ -17,6 +17,7 @@ std::unique_ptr<Remedy> equalization();
 std::unique_ptr<Remedy> range_choice();
 std::unique_ptr<Remedy> fallback();
 std::unique_ptr<Remedy> weight_tuning();
+std::unique_ptr<Remedy> stored_products();
 
 struct Row {
   const char* name;
@@ -62,6 +63,11 @@ inline constexpr Row kOfAssignments[] = {
 inline constexpr Row kOfEmittedModels[] = {
     {"weight tuning", [](const auto& o) { return o.finetune.rounding == WeightSolver::automatic; }, false,
      weight_tuning},
+};
+
+/// Those that change how it is written.
+inline constexpr Row kOfWrittenModels[] = {
+    {"weights of products in float", config::tries_stored_weights, false, stored_products},
 };
 
 }  // namespace detent::remedies

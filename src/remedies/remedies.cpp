@@ -227,6 +227,12 @@ void improve_emitted(Draft& draft, Evaluator& evaluator) {
   }
 }
 
+void improve_written(Draft& draft, Evaluator& evaluator) {
+  for (const auto& row : kOfWrittenModels) {
+    if (row.is_wanted(evaluator.options())) apply(row, draft, evaluator);
+  }
+}
+
 std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
   const auto& result = draft.result;
   const auto& accuracy = options.accuracy;

@@ -28,6 +28,9 @@ void improve(Draft& draft, Evaluator& evaluator);
 /// The same for remedies that change the emitted model.
 void improve_emitted(Draft& draft, Evaluator& evaluator);
 
+/// The same for remedies that change how it is written, behind all others.
+void improve_written(Draft& draft, Evaluator& evaluator);
+
 /// Nodes, by Node::id(), that would be left in float if no format had been given to them; the draft stays as it is.
 std::vector<std::string> nodes_that_would_fall_back(const Draft& draft, Evaluator& evaluator);
 

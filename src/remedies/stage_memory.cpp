@@ -144,6 +144,7 @@ LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prep
   refuse_over_budget(options, needed);  // before any sample runs
   left.measuring = needed.measuring > *budget;
   left.tuning = !left.measuring && config::may_tune(options) && needed.tuning > *budget;
+  left.storing = !left.measuring && config::tries_stored_weights(options) && needed.proving > *budget;
   left.timing = options.bench && needed.timing > *budget;
   if (left.measuring)
     left.notes.push_back(
@@ -155,6 +156,11 @@ LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prep
         fmt::format("weights are not tuned, whatever measuring finds: that would take about {} of "
                     "memory, and the budget is {}",
                     format_size(needed.tuning), format_size(*budget)));
+  if (left.storing)
+    left.notes.push_back(
+        fmt::format("weights of products in float stay floats: to run the file without them would take about {} of "
+                    "memory, and the budget is {}",
+                    format_size(needed.proving), format_size(*budget)));
   if (left.timing)
     left.notes.push_back(
         fmt::format("latency is not measured: both models side by side would take about {} of memory, "

@@ -45,6 +45,7 @@ std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placeme
 struct LeftOut {
   bool measuring = false;
   bool tuning = false;
+  bool storing = false;  // of weights of products in float
   bool timing = false;
   std::vector<std::string> notes;
 };

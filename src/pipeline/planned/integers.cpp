@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "calibration/device_observers.h"
 #include "config/derived.h"
 #include "data/sample.h"
+#include "graph/traits.h"
 #include "pipeline/check_model.h"
 #include "pipeline/planned/predictions.h"
 #include "pipeline/stages/blocks.h"
@@ -209,6 +211,24 @@ void add_output(const onnx::Model& model, const quantization::Placement& placeme
   forecast.plan.output_bytes = bytes + graph_bytes(model);
 }
 
+// Products that compute in float and whose weights will be of 8 bits, if measuring speaks for it.
+std::size_t take_off_products(const Run& run, const run::Prepared& prepared, const quantization::Placement& placement,
+                              Plan& plan) {
+  if (!config::tries_stored_weights(run.options)) return 0;
+  std::set<std::string> in_float = quantization::products_to_store(prepared.model, run.options.config);
+  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
+    const auto& id = prepared.model.graph.nodes[n].id();
+    if (placement.selected[n] || prepared.keeps_in_float(id)) in_float.erase(id);
+  }
+  std::unordered_set<std::string> weights;
+  for (const auto& node : prepared.model.graph.nodes) {
+    if (in_float.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
+  }
+  for (const auto& tensor : prepared.model.graph.initializers)
+    plan.output_bytes -= weights.contains(tensor.name) ? tensor.data.size() / 4 * 3 : 0;
+  return in_float.size();
+}
+
 // Weights of recurrent layers are of 8 bits in either form, if measuring speaks for it.
 void take_off_recurrent(const Run& run, const onnx::Model& model, Plan& plan) {
   if (!measures(run) || !remedies::applies_remedies(run.options)) return;
@@ -315,6 +335,10 @@ void predict_integers(Run& run, Forecast& forecast) {
   add_nodes(run, plan);
   add_output(prepared_of(run).model, placement_of(run), options.config, forecast);
   take_off_recurrent(run, prepared_of(run).model, plan);
+  const auto products = take_off_products(run, prepared_of(run), placement_of(run), plan);
+  plan.nodes_quantized += products;
+  plan.nodes_with_gates += products;
+  plan.nodes_in_float -= products;
   plan.finetune.only_if_needed = config::may_tune(options);
   if (!forecast.types) return;
   add_stage(run, "tuning weights", forecast.memory.tuning, plan);

@@ -137,7 +137,10 @@ void try_recurrent(Run& run) {
 bool measures_accuracy(Run& run) {
   const auto& work = *run.integers;
   if (!config::may_measure_accuracy(run.options) || !work.measures_if_needed) return false;
-  if (work.draft.assignment.placement.marks.empty() && !run::changes_recurrent(work.draft.prepared, run.options.config))
+  const auto& prepared = work.draft.prepared;
+  if (work.draft.assignment.placement.marks.empty() && !run::changes_recurrent(prepared, run.options.config) &&
+      !(config::tries_stored_weights(run.options) &&
+        !quantization::products_to_store(prepared.model, run.options.config).empty()))
     return false;  // the float model
   if (!work.source) run.result.notes.emplace_back("accuracy was not measured: there are no samples");
   return work.source != nullptr;
@@ -249,6 +252,7 @@ void keep_to_budget(Run& run) {
   run.note(left_out.notes);
   work.measures_if_needed = !left_out.measuring;
   work.tunes_if_needed = !left_out.tuning;
+  work.stores_if_harmless = !left_out.storing;
   if (left_out.timing) run.timed_inputs.reset();
 }
 
@@ -291,17 +295,21 @@ void improve(Run& run) {
 void emit_integers(Run& run) {
   emit(run);
   tune_weights(run);
+  auto& work = *run.integers;
+  if (work.measured && work.stores_if_harmless) remedies::improve_written(work.draft, *work.evaluator);
   tell_accuracy(run);
-  auto& draft = run.integers->draft;
+  auto& draft = work.draft;
   // Operators on integers are counted as they are.
   const bool counts_first = run.options.config.quant_format == QuantFormat::qdq;
   if (!run.recipe.lowers_rest && counts_first) count_integers(run, draft.emitted->model);
   const bool equalized = run.result.accuracy && !run.result.accuracy->equalized.empty();
   run::write_applied({equalized, !run.result.layers.empty()}, draft.emitted->model);
+  const auto products = quantization::products_in_float(draft.emitted->model, draft.prepared.stored_products).size();
   run.note(run::finish_integers(draft.prepared, run.options, draft.emitted->model));
   if (!run.recipe.lowers_rest && !counts_first) count_integers(run, draft.emitted->model);
   const auto on_integers = recurrent_layers(run);
-  run.result.nodes_quantized += on_integers + run::stored_layers(draft.prepared).size();
+  run.result.nodes_quantized += on_integers + run::stored_layers(draft.prepared).size() + products;
+  run.result.nodes_in_float -= products;
   const auto all = quantization::recurrent_layers(draft.prepared.model, run.options.config).size();
   run.result.nodes_in_float += all - on_integers;
 }

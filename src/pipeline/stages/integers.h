@@ -28,6 +28,7 @@ struct IntegerWork {
   std::optional<Improved> improved;
   bool measures_if_needed = true;  // false: the memory budget leaves no room for it
   bool tunes_if_needed = true;     // the same
+  bool stores_if_harmless = true;  // the same
   double lost_db = 0;              // by the deployed model beside what was measured to choose it
 };
 

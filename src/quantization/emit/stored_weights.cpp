@@ -37,26 +37,38 @@ bool can_be_stored(const onnx::Model& model, const graph::Index& index, const on
   return bytes >= kLeastBytes;
 }
 
+// Of a product's weight; null where it cannot be stored, or takes no less so.
+const onnx::Tensor* weight_to_store(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  constexpr std::uint64_t kNodes = 512;        // what a Cast, a Mul and names take
+  constexpr std::uint64_t kWorthIt = 1 << 10;  // bytes
+  if (!graph::is_product(node) || node.body() != 0 || node.inputs().size() <= graph::kWeightInput) return nullptr;
+  const auto* tensor = weight(model, index, node.inputs()[graph::kWeightInput]);
+  if (tensor == nullptr || tensor->type != DataType::float32 || tensor->count() == 0) return nullptr;
+  const auto axis = graph::channel_axis(node, tensor->dims.size());
+  if (!axis || index.is_output(tensor->name)) return nullptr;
+  const auto scales = static_cast<std::uint64_t>(tensor->dims[*axis]) * sizeof(float);
+  return tensor->data.size() / 4 * 3 < scales + kNodes + kWorthIt ? nullptr : tensor;
+}
+
 class Storing {
  public:
   explicit Storing(onnx::Model& model) : model_(model), index_(model) {}
 
-  void store(const std::string& name) {
-    if (!stored_.insert(name).second) return;
-    const auto* tensor = weight(model_, index_, name);
-    const WeightFormat format{{QuantType::int8, true}, Granularity::blocks(kRank - 1, tensor->dims.back())};
-    const auto params = weight_params(weight_extremes(*tensor, format.granularity), format);
-    const auto integers = index_.fresh_name(name + "_quantized"), scale = index_.fresh_name(name + "_scale"),
-               floats = index_.fresh_name(name + "_floats");
-    std::vector<float> scales;
-    for (const auto& row : params) scales.push_back(row.scale);
-    auto dims = tensor->dims;
-    dims.back() = 1;
-    tensors_.push_back(quantized_weight(*tensor, integers, format, params));
-    tensors_.push_back(onnx::make_tensor<float>(scale, DataType::float32, dims, scales));
-    nodes_.emplace_back("Cast", index_.fresh_name(name + "_Cast"), std::vector{integers}, std::vector{floats},
-                        std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    nodes_.emplace_back("Mul", index_.fresh_name(name + "_Mul"), std::vector{floats, scale}, std::vector{name});
+  void store_layer(const onnx::Node& node) {
+    for (std::size_t i = kFirstWeight; i < kFirstWeight + kWeights; ++i) {
+      const auto* tensor = weight(model_, index_, node.inputs()[i]);
+      auto dims = tensor->dims;
+      dims.back() = 1;
+      store(*tensor, Granularity::blocks(kRank - 1, tensor->dims.back()), std::move(dims));
+    }
+  }
+
+  void store_product(const onnx::Node& node) {
+    const auto* tensor = weight(model_, index_, node.inputs()[graph::kWeightInput]);
+    const auto axis = *graph::channel_axis(node, tensor->dims.size());
+    std::vector<std::int64_t> dims(tensor->dims.size(), 1);
+    dims[axis] = tensor->dims[axis];
+    store(*tensor, Granularity::along(axis), std::move(dims));
   }
 
   void finish() {
@@ -67,6 +79,22 @@ class Storing {
   }
 
  private:
+  void store(const onnx::Tensor& tensor, const Granularity& granularity, std::vector<std::int64_t> scale_dims) {
+    const auto& name = tensor.name;
+    if (!stored_.insert(name).second) return;
+    const WeightFormat format{{QuantType::int8, true}, granularity};
+    const auto params = weight_params(weight_extremes(tensor, granularity), format);
+    const auto integers = index_.fresh_name(name + "_quantized"), scale = index_.fresh_name(name + "_scale"),
+               floats = index_.fresh_name(name + "_floats");
+    std::vector<float> scales;
+    for (const auto& slice : params) scales.push_back(slice.scale);
+    tensors_.push_back(quantized_weight(tensor, integers, format, params));
+    tensors_.push_back(onnx::make_tensor<float>(scale, DataType::float32, std::move(scale_dims), scales));
+    nodes_.emplace_back("Cast", index_.fresh_name(name + "_Cast"), std::vector{integers}, std::vector{floats},
+                        std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    nodes_.emplace_back("Mul", index_.fresh_name(name + "_Mul"), std::vector{floats, scale}, std::vector{name});
+  }
+
   onnx::Model& model_;
   graph::Index index_;
   std::set<std::string> stored_;
@@ -88,12 +116,45 @@ std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantCo
   return layers;
 }
 
-void store_weights(onnx::Model& model, const std::set<std::string>& layers) {
-  if (layers.empty()) return;
+std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config) {
+  if (!config::stores_weights(config)) return {};
+  const auto selected = select_nodes(model, config);
+  const graph::Index index(model);
+  std::set<std::string> products;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    const auto* tensor = selected[n] ? weight_to_store(model, index, node) : nullptr;
+    if (tensor != nullptr && all_finite(*tensor)) products.insert(node.id());
+  }
+  return products;
+}
+
+std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products) {
+  const graph::Index index(model);
+  std::set<std::string> found;
+  for (const auto& node : model.graph.nodes) {
+    const auto* tensor = products.contains(node.id()) ? weight_to_store(model, index, node) : nullptr;
+    if (tensor == nullptr || index.is_captured(tensor->name)) continue;
+    const auto axis = graph::channel_axis(node, tensor->dims.size());
+    const auto readers = index.consumers(tensor->name);
+    const bool is_shared_alike = std::all_of(readers.begin(), readers.end(), [&](int reader) {
+      const auto& other = model.graph.nodes[static_cast<std::size_t>(reader)];
+      return products.contains(other.id()) && weight_to_store(model, index, other) == tensor &&
+             graph::channel_axis(other, tensor->dims.size()) == axis;
+    });
+    if (is_shared_alike) found.insert(node.id());
+  }
+  return found;
+}
+
+void store_weights(onnx::Model& model, const std::set<std::string>& nodes) {
+  if (nodes.empty()) return;
+  const auto products = products_in_float(model, nodes);
   Storing storing(model);
   for (const auto& node : model.graph.nodes) {
-    if (!layers.contains(node.id())) continue;
-    for (std::size_t i = kFirstWeight; i < kFirstWeight + kWeights; ++i) storing.store(node.inputs()[i]);
+    if (!nodes.contains(node.id())) continue;
+    if (graph::is_recurrent(node)) storing.store_layer(node);
+    if (products.contains(node.id())) storing.store_product(node);
   }
   storing.finish();
 }

@@ -1,5 +1,5 @@
-// Weights of recurrent layers as integers that become floats when the runtime loads the model: the file is smaller, and
-// no run takes longer.
+// Weights as integers that become floats when the runtime loads the model: the file is smaller, and no run takes
+// longer.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,16 @@ namespace detent::quantization {
 /// options do not let them be tried (config::tries_recurrent()).
 std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantConfig& config);
 
-/// The weights of these layers (by Node::id()) become symmetric integers of 8 bits with a scale for each row of each
-/// gate, behind a Cast and a Mul, which ONNX Runtime computes once.
-void store_weights(onnx::Model& model, const std::set<std::string>& layers);
+/// Of the selected convolutions and matrix products outside bodies, by Node::id(), those whose float32 weights this
+/// makes smaller. None where the options do not let them be tried (config::stores_weights()).
+std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config);
+
+/// Of these products those whose weight is still a float32 constant that no other node reads.
+std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products);
+
+/// The weights of these layers and products (by Node::id()) become symmetric integers of 8 bits, with a scale for each
+/// row of each gate or each channel of the output, behind a Cast and a Mul, which ONNX Runtime computes once. Products
+/// that are not products_in_float() are left as they are.
+void store_weights(onnx::Model& model, const std::set<std::string>& nodes);
 
 }  // namespace detent::quantization

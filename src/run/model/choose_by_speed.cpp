@@ -136,10 +136,12 @@ LeftProducts left_products(const Prepared& prepared, const quantization::Placeme
 }
 
 // What the other choice would give: in figures where it is much.
-std::string note_of(const LeftProducts& left, const Decision& decision) {
+std::string note_of(const LeftProducts& left, const Decision& decision, const QuantizeOptions& options) {
   const auto head =
       fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted",
                   left.count, count_with_noun(left.of, "product"));
+  if (config::tries_stored_weights(options))
+    return head + "; their weights take 8 bits all the same, where that does no harm";
   if (left.saved * 40 <= left.size * 3)  // of a tenth of the bytes three quarters
     return fmt::format("{}; --optimize-for size quantizes them all the same, which saves about {}", head,
                        format_size(left.saved));
@@ -196,7 +198,7 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   choice.in_float = shim::broadcast_names(options.resources.ranks, std::move(decision.in_float), options.stop);
   const auto left =
       left_products(prepared, placement, index, std::set<std::string>(choice.in_float.begin(), choice.in_float.end()));
-  if (left.count > 0) choice.notes.push_back(note_of(left, decision));
+  if (left.count > 0) choice.notes.push_back(note_of(left, decision, options));
   prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
   placement = place_qdq_pairs(prepared, options.config);
   return choice;

@@ -1,6 +1,7 @@
 #include "run/model/finish_integers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -74,6 +75,19 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   return std::move(made.notes);
 }
 
+std::vector<std::string> store_weights(const Prepared& prepared, onnx::Model& quantized) {
+  const auto layers = stored_layers(prepared);
+  const auto products = quantization::products_in_float(quantized, prepared.stored_products);
+  if (layers.empty() && products.empty()) return {};
+  auto all = layers;
+  all.insert(products.begin(), products.end());
+  quantization::store_weights(quantized, all);
+  std::vector<std::string> what;
+  if (!layers.empty()) what.push_back(count_with_noun(layers.size(), "recurrent layer"));
+  if (!products.empty()) what.push_back(count_with_noun(products.size(), "product"));
+  return {fmt::format("weights of 8 bits that become floats when the model is loaded: {}", fmt::join(what, ", "))};
+}
+
 }  // namespace
 
 std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantConfig& config) {
@@ -99,11 +113,7 @@ bool changes_recurrent(const Prepared& prepared, const QuantConfig& config) {
 std::vector<std::string> finish_integers(const Prepared& prepared, const QuantizeOptions& options,
                                          onnx::Model& quantized) {
   auto notes = quantize_recurrent(prepared, options, quantized);
-  const auto stored = stored_layers(prepared);
-  quantization::store_weights(quantized, stored);
-  if (!stored.empty())
-    notes.push_back(fmt::format("weights of 8 bits that become floats when the model is loaded: {}",
-                                count_with_noun(stored.size(), "recurrent layer")));
+  for (auto& note : store_weights(prepared, quantized)) notes.push_back(std::move(note));
   if (options.config.quant_format == QuantFormat::qoperator) {
     const auto made = quantization::to_qoperators(quantized);
     notes.push_back(

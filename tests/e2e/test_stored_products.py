@@ -1,0 +1,134 @@
+"""Products that compute in float keep weights of 8 bits, which become floats when the model is loaded, where that does no harm."""
+
+import json
+
+import graphs
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import support
+from onnx import numpy_helper
+from support import Path
+
+BALANCED = ["--preset", "balanced", "--optimize-for", "latency"]
+WEIGHTS = {"conv": ("w1", 0), "up": ("w2", 1), "head": ("w3", 1), "last": ("w4", 0)}  # by node: weight, and axis of its channels
+
+
+def network() -> onnx.ModelProto:
+    """A convolution, a transposed one, a MatMul and a Gemm that transposes its weight."""
+    b = graphs.Builder(5)
+    b.constant("w1", b.rng.normal(size=(16, 8, 3, 3)) / 8)
+    b.constant("w2", b.rng.normal(size=(16, 12, 2, 2)) / 8)
+    b.constant("w3", b.rng.normal(size=(12 * 64, 48)) / 28)
+    b.constant("w4", b.rng.normal(size=(40, 48)) / 7)
+    first = b.add("Relu", b.add("Conv", "x", "w1", name="conv", pads=[1, 1, 1, 1]))
+    flat = b.add("Flatten", b.add("ConvTranspose", first, "w2", name="up", strides=[2, 2]), name="flat")
+    last = b.add("Gemm", b.add("MatMul", flat, "w3", name="head"), "w4", name="last", transB=1)
+    return b.model({"x": (graphs.FLOAT, [1, 8, 4, 4])}, [last])
+
+
+def faster_in_float(model: Path, data: Path, folder: Path) -> Path:
+    """A table by which all products of the model run faster in float."""
+    table = folder / "kernels.json"
+    support.quantize(model, folder / "first.onnx", data, *BALANCED, "--set", f"kernel-table={table}")
+    content = json.loads(table.read_text())
+    for row in content["kernels"].values():
+        row.update({"float": 100, "integers": 1000})
+    table.write_text(json.dumps(content))
+    return table
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A model, its samples, and such a table."""
+    folder = tmp_path_factory.mktemp("stored")
+    onnx.save(network(), folder / "model.onnx")
+    rng = np.random.default_rng(1)
+    data = support.save_samples(folder / "data", [{"x": rng.normal(size=(1, 8, 4, 4)).astype(np.float32)} for _ in range(8)])
+    return folder / "model.onnx", data, faster_in_float(folder / "model.onnx", data, folder)
+
+
+def constants(path: Path) -> dict[str, np.ndarray]:
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+
+def rounded(weight: np.ndarray, axis: int) -> np.ndarray:
+    """By numpy: symmetric integers of 8 bits with a scale for each channel."""
+    others = tuple(d for d in range(weight.ndim) if d != axis)
+    scale = (np.abs(weight).max(axis=others, keepdims=True) / np.float32(127)).astype(np.float32)
+    return np.clip(np.rint(weight / scale), -128, 127).astype(np.float32) * scale
+
+
+def run(model: onnx.ModelProto | Path, x: np.ndarray) -> np.ndarray:
+    given = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return onnxruntime.InferenceSession(given).run(None, {"x": x})[0]
+
+
+def test_the_file_is_smaller_and_computes_in_float(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    model, data, table = case
+    told = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", f"kernel-table={table}")
+    stored = constants(tmp_path / "q.onnx")
+    assert sorted(v.dtype.name for v in stored.values() if v.size > 64) == ["int8"] * 4
+    assert (tmp_path / "q.onnx").stat().st_size < 0.35 * model.stat().st_size
+    assert (told["nodes_quantized"], told["nodes_in_float"]) == (4, 0)
+    assert told["accuracy"]["integer_macs"] == 0
+    expected = network()
+    for weight, axis in WEIGHTS.values():
+        tensor = next(t for t in expected.graph.initializer if t.name == weight)
+        tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor), axis), weight))
+    signal = noise = 0.0
+    for sample in sorted(data.iterdir()):
+        x = np.load(sample)["x"]
+        y, exact = run(tmp_path / "q.onnx", x), run(model, x)
+        np.testing.assert_allclose(y, run(expected, x), rtol=0, atol=2e-6)
+        signal += float((exact.astype(np.float64) ** 2).sum())
+        noise += float(((y.astype(np.float64) - exact) ** 2).sum())
+    assert told["accuracy"]["sqnr_db"] == pytest.approx(10 * np.log10(signal / noise), abs=0.01)
+    operators = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert "QuantizeLinear" not in operators
+    plan = support.detent("plan", model, "--calibration-data", data, *BALANCED, "--set", f"kernel-table={table}", "--json")
+    assert json.loads(plan.stdout)["nodes_quantized"] == 4
+    assert json.loads(plan.stdout)["output_bytes"] == pytest.approx((tmp_path / "q.onnx").stat().st_size, rel=0.3)
+
+
+def test_what_the_user_leaves_out_stays_as_it_is(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    model, data, table = case
+    options = [*BALANCED, "--set", f"kernel-table={table}"]
+    support.quantize(model, tmp_path / "q.onnx", data, *options, "--exclude-nodes", "head")
+    assert constants(tmp_path / "q.onnx")["w3"].dtype == np.float32
+    support.quantize(model, tmp_path / "all.onnx", data, *options[:3], "accuracy", *options[4:])
+    assert {v.dtype.name for v in constants(tmp_path / "all.onnx").values() if v.size > 64} == {"float32"}
+
+
+def test_a_weight_of_an_excluded_product_too_stays(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    _, data, table = case
+    model = network()
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["flat.out", "w3"], ["z"], name="twin"))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 48]))
+    onnx.save(model, tmp_path / "model.onnx")
+    options = [*BALANCED, "--set", f"kernel-table={table}"]
+    support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *options, "--exclude-nodes", "twin")
+    kept = constants(tmp_path / "q.onnx")
+    assert kept["w3"].dtype == np.float32
+    assert "w1" not in kept
+    support.quantize(tmp_path / "model.onnx", tmp_path / "both.onnx", data, *options)
+    assert "w3" not in constants(tmp_path / "both.onnx")
+    x = np.load(next(data.iterdir()))["x"]
+    np.testing.assert_allclose(run(tmp_path / "both.onnx", x), run(tmp_path / "model.onnx", x), atol=0.1)
+
+
+def test_weights_whose_rounding_does_harm_stay_floats(tmp_path: Path) -> None:
+    """The largest weight of each channel reads what is 0 on all samples, so that its scale rounds all others away."""
+    b = graphs.Builder(6)
+    weight = b.rng.normal(size=(64, 64)) / 8
+    weight[0] = 4000
+    b.constant("w", weight)
+    product = b.add("MatMul", "x", "w")
+    onnx.save(b.model({"x": (graphs.FLOAT, [1, 64])}, [product]), tmp_path / "model.onnx")
+    samples = [{"x": (b.rng.normal(size=(1, 64)) * (np.arange(64) > 0)).astype(np.float32)} for _ in range(8)]
+    data = support.save_samples(tmp_path / "data", samples)
+    table = faster_in_float(tmp_path / "model.onnx", data, tmp_path)
+    told = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *BALANCED, "--set", f"kernel-table={table}")
+    assert constants(tmp_path / "q.onnx")["w"].dtype == np.float32
+    assert told["nodes_quantized"] == 0
