@@ -397,7 +397,7 @@ class Config(Options):
             keep)
         keep_io_types: graph inputs and outputs keep their types under --float; they get the type of --float if False
         node_formats: several formats in one model: each node has the one that the last entry for it says (fp32, int8,
-            a16w8, int8-dynamic, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name
+            a16w8, int8-dynamic, w8, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name
             (default: one format)
         op_types: quantize only these operator types (default: as the preset says)
         exclude_op_types: leave these operator types in float

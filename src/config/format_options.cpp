@@ -133,8 +133,9 @@ const Option kRows[] = {
      .affects = Affects::integers,
      .results = kMixed,
      .group = kFormat,
-     .help = "several formats in one model: each node has the one that the last entry for it says (fp32, int8, a16w8, "
-             "int8-dynamic, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name",
+     .help =
+         "several formats in one model: each node has the one that the last entry for it says (fp32, int8, a16w8, "
+         "int8-dynamic, w8, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name",
      .label = "NODE=FORMAT,…",
      .fallback = "one format"},
 

@@ -13,6 +13,7 @@ std::string_view name_of(NodeFormat format) noexcept {
     case NodeFormat::int8: return "int8";
     case NodeFormat::a16w8: return "a16w8";
     case NodeFormat::dynamic: return "int8-dynamic";
+    case NodeFormat::w8: return "w8";
     case NodeFormat::q8: return "q8";
     case NodeFormat::q4: return "q4";
     case NodeFormat::q2: return "q2";

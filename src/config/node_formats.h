@@ -10,11 +10,12 @@
 namespace detent::config {
 
 /// From what is written as it is to the fewest bits. `a16w8`: int8 weights, activations of 16 bits; `dynamic`: int8
-/// with scales of activations found while the model runs; `q8`, `q4`, `q2`: weights alone, in blocks.
-enum class NodeFormat { fp32, int8, a16w8, dynamic, q8, q4, q2 };
+/// with scales of activations found while the model runs; `w8`: int8 weights alone, which become floats when the model
+/// is loaded; `q8`, `q4`, `q2`: weights alone, in blocks.
+enum class NodeFormat { fp32, int8, a16w8, dynamic, w8, q8, q4, q2 };
 inline constexpr NodeFormat kNodeFormats[] = {NodeFormat::fp32,    NodeFormat::int8, NodeFormat::a16w8,
-                                              NodeFormat::dynamic, NodeFormat::q8,   NodeFormat::q4,
-                                              NodeFormat::q2};
+                                              NodeFormat::dynamic, NodeFormat::w8,   NodeFormat::q8,
+                                              NodeFormat::q4,      NodeFormat::q2};
 
 /// As users write it: "int8-dynamic".
 std::string_view name_of(NodeFormat format) noexcept;

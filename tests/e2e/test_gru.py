@@ -156,7 +156,7 @@ def test_by_default_its_weights_are_integers_that_become_floats_when_it_is_loade
     path = model(tmp_path / "m.onnx", linear)
     data = samples(tmp_path / "data", linear)
     said = support.quantize(path, tmp_path / "q.onnx", data, "--preset", "balanced")
-    assert any("become floats when the model is loaded: 1 recurrent layer" in note for note in said["notes"]), said["notes"]
+    assert any("become floats when the model is loaded: 1 node" in note for note in said["notes"]), said["notes"]
     weights = {name: stored(tmp_path / "q.onnx", name) for name in "WR"}
     for name, found in weights.items():
         steps = np.abs(WEIGHTS[name]).max(-1, keepdims=True) / 127

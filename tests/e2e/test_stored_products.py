@@ -132,3 +132,31 @@ def test_weights_whose_rounding_does_harm_stay_floats(tmp_path: Path) -> None:
     told = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *BALANCED, "--set", f"kernel-table={table}")
     assert constants(tmp_path / "q.onnx")["w"].dtype == np.float32
     assert told["nodes_quantized"] == 0
+
+
+def test_as_the_format_of_a_node(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Whoever else reads the weight reads its floats."""
+    _, data, _ = case
+    model = network()
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["flat.out", "w3"], ["z"], name="twin"))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 48]))
+    onnx.save(model, tmp_path / "model.onnx")
+    told = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--node-formats", "head=w8,conv=w8,last=int8")
+    assert told["nodes_quantized"] == 3
+    stored = constants(tmp_path / "q.onnx")
+    assert stored["w3"].dtype == np.float32
+    assert "w1" not in stored
+    expected = network()
+    exact = {t.name: numpy_helper.to_array(t) for t in expected.graph.initializer}
+    x = np.load(next(data.iterdir()))["x"]
+    given = {"w1": rounded(exact["w1"], 0)}
+    for tensor in expected.graph.initializer:
+        if tensor.name in given:
+            tensor.CopyFrom(numpy_helper.from_array(given[tensor.name], tensor.name))
+    expected.graph.output.append(onnx.helper.make_tensor_value_info("flat.out", onnx.TensorProto.FLOAT, [1, 768]))
+    session = onnxruntime.InferenceSession(expected.SerializeToString())
+    flat = session.run(["flat.out"], {"x": x})[0]
+    z = onnxruntime.InferenceSession(str(tmp_path / "q.onnx")).run(["z"], {"x": x})[0]
+    np.testing.assert_allclose(z, flat @ exact["w3"], rtol=0, atol=1e-5)
+    wrong = support.detent("quantize", tmp_path / "model.onnx", "-o", tmp_path / "n.onnx", "--node-formats", "flat=w8")
+    assert wrong.returncode == 2

@@ -46,7 +46,7 @@ complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l weight-type
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-channel -d 'one scale for each output channel of a weight'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l per-tensor -d 'one scale for each weight'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l float -x -a 'keep 32 16 bf16' -d 'floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe'
-complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l node-formats -x -d 'several formats in one model: each node has the one that the last entry for it says (fp32, int8, a16w8, int8-dynamic, q8, q4, q2), all others stay in float'
+complete -c detent -n '__fish_seen_subcommand_from quantize plan' -l node-formats -x -d 'several formats in one model: each node has the one that the last entry for it says (fp32, int8, a16w8, int8-dynamic, w8, q8, q4, q2), all others stay in float'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l op-types -x -d 'quantize only these operator types'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l exclude-op-types -x -d 'leave these operator types in float'
 complete -c detent -n '__fish_seen_subcommand_from quantize calibrate plan' -l nodes -x -d 'quantize only these nodes'

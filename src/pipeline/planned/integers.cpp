@@ -232,7 +232,7 @@ std::size_t take_off_products(const Run& run, const run::Prepared& prepared, con
 // Weights of recurrent layers are of 8 bits in either form, if measuring speaks for it.
 void take_off_recurrent(const Run& run, const onnx::Model& model, Plan& plan) {
   if (!measures(run) || !remedies::applies_remedies(run.options)) return;
-  if (run.options.optimize_for == OptimizeFor::accuracy) return;
+  if (run.options.optimize_for == OptimizeFor::accuracy || !config::tries_recurrent(run.options.config)) return;
   std::unordered_set<std::string> weights;
   for (const auto n : quantization::layers_to_store(model, run.options.config)) {
     const auto& inputs = model.graph.nodes[n].inputs();

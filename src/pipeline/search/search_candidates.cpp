@@ -73,8 +73,8 @@ class Finder {
     possible_ = run::possible_formats(draft_.prepared, options_.config);
     layer_of_.assign(nodes().size(), kNoLayer);
     for (std::size_t n = 0; n < nodes().size(); ++n) {
-      const bool has_weights =
-          graph::is_product(nodes()[n]) || quantization::is_table(nodes()[n], *index_) || nodes()[n].is("LSTM");
+      const bool has_weights = graph::is_product(nodes()[n]) || quantization::is_table(nodes()[n], *index_) ||
+                               graph::is_recurrent(nodes()[n]);
       SearchLayer layer;
       if (has_weights) {
         layer.node = nodes()[n].id();
@@ -145,7 +145,7 @@ class Finder {
   }
 
   double seconds_of(FormatTimes& times, std::size_t l, NodeFormat format) const {
-    if (format == NodeFormat::fp32) return kernels_[l].in_float;
+    if (format == NodeFormat::fp32 || format == NodeFormat::w8) return kernels_[l].in_float;
     if (format == NodeFormat::int8) return kernels_[l].in_integers;
     return times.seconds(nodes_[l], format);
   }
@@ -165,12 +165,13 @@ class Finder {
 
   double error_of(std::size_t n, NodeFormat format) {
     if (format == NodeFormat::fp32) return 0;
-    if (nodes()[n].is("LSTM")) return error_as_deployed(n, format);
+    if (graph::is_recurrent(nodes()[n])) return error_as_deployed(n, format);
     double activations = 0, weights = 0;
     for (const auto& value : nodes()[n].inputs()) {
       if (value.empty()) continue;
       (index_->initializer(value) == graph::kNone ? activations : weights) += error_of_value(value);
     }
+    if (format == NodeFormat::w8) return weights;
     if (format == NodeFormat::a16w8) return weights + kWide * activations;
     const int bits = config::block_bits(format);
     if (bits == 0) return weights + activations;

@@ -31,15 +31,17 @@ std::vector<std::string> faster_in_float(Run& run) {
       .in_float;
 }
 
-void leave_in_float(const Candidates& candidates, const std::vector<std::string>& nodes, searching::Choice& choice) {
+// As `format`, where they can be.
+void leave_in_float(const Candidates& candidates, const std::vector<std::string>& nodes, searching::Choice& choice,
+                    NodeFormat format = NodeFormat::fp32) {
   const std::set<std::string> left(nodes.begin(), nodes.end());
-  const auto in_float = candidates.all_in(NodeFormat::fp32);
+  const auto in_float = candidates.all_in(format);
   for (std::size_t l = 0; l < choice.size(); ++l) {
     if (left.contains(candidates.layers[l].node)) choice[l] = in_float[l];
   }
 }
 
-// LSTM layers have integers with dynamic scales alone; those stay in float that do harm by themselves.
+// Recurrent layers have integers with dynamic scales alone; those stay in float that do harm by themselves.
 void add_recurrent(const Candidates& candidates, searching::Choice& choice) {
   constexpr double kHarm = 1e-2;  // noise / signal at the worst output
   const auto in_float = candidates.all_in(NodeFormat::fp32);
@@ -64,7 +66,7 @@ std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates,
       add_recurrent(candidates, for_size.choice);
       leave_in_float(candidates, would_fall_back(run), for_size.choice);
       single.choice = for_size.choice;
-      leave_in_float(candidates, faster_in_float(run), single.choice);
+      leave_in_float(candidates, faster_in_float(run), single.choice, NodeFormat::w8);
       all.push_back(std::move(single));
       all.push_back(std::move(for_size));
     } else {

@@ -67,6 +67,9 @@ class Mixture {
     if (!steps_.blocks.empty()) model = in_blocks(model);
     if (!steps_.dynamic.empty()) model = with_dynamic_scales(std::move(model));
     if (steps_.fixed.empty()) {
+      run::Prepared float_model;
+      float_model.stored_products = steps_.stored;
+      note(run::store_weights(float_model, model));
       graph::deduplicate_constants(model, prepared().shapes_stored_once, true);
     } else {
       model = with_pairs(std::move(model));
@@ -140,6 +143,7 @@ class Mixture {
   onnx::Model with_pairs(onnx::Model model) {
     const auto& draft = run_.integers->draft;
     auto prepared = draft.prepared;
+    prepared.stored_products = steps_.stored;
     if (!steps_.blocks.empty() || !steps_.dynamic.empty()) {
       prepared.model = std::move(model);
       prepared.types = exec::infer_value_types(*run_.runtime, prepared.model);

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <utility>
 
-#include "config/derived.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
@@ -54,50 +55,79 @@ class Storing {
  public:
   explicit Storing(onnx::Model& model) : model_(model), index_(model) {}
 
-  void store_layer(const onnx::Node& node) {
+  void store_layer(onnx::Node& node) {
     for (std::size_t i = kFirstWeight; i < kFirstWeight + kWeights; ++i) {
       const auto* tensor = weight(model_, index_, node.inputs()[i]);
       auto dims = tensor->dims;
       dims.back() = 1;
-      store(*tensor, Granularity::blocks(kRank - 1, tensor->dims.back()), std::move(dims));
+      node.set_input(i, store(*tensor, Granularity::blocks(kRank - 1, tensor->dims.back()), std::move(dims)));
     }
   }
 
-  void store_product(const onnx::Node& node) {
-    const auto* tensor = weight(model_, index_, node.inputs()[graph::kWeightInput]);
+  bool store_product(onnx::Node& node) {
+    const auto* tensor = weight_to_store(model_, index_, node);
+    if (tensor == nullptr) return false;
     const auto axis = *graph::channel_axis(node, tensor->dims.size());
     std::vector<std::int64_t> dims(tensor->dims.size(), 1);
     dims[axis] = tensor->dims[axis];
-    store(*tensor, Granularity::along(axis), std::move(dims));
+    node.set_input(graph::kWeightInput, store(*tensor, Granularity::along(axis), std::move(dims)));
+    return true;
   }
 
   void finish() {
-    std::erase_if(model_.graph.initializers, [&](const auto& tensor) { return stored_.contains(tensor.name); });
     std::move(tensors_.begin(), tensors_.end(), std::back_inserter(model_.graph.initializers));
     std::move(model_.graph.nodes.begin(), model_.graph.nodes.end(), std::back_inserter(nodes_));
     model_.graph.nodes = std::move(nodes_);
+    const graph::Index now(model_);
+    const auto is_read = [&](const std::string& name) {
+      return !now.consumers(name).empty() || now.is_captured(name) || now.is_output(name);
+    };
+    std::erase_if(stored_, is_read);
+    std::erase_if(model_.graph.initializers, [&](const auto& tensor) { return stored_.contains(tensor.name); });
+    keep_names();
   }
 
  private:
-  void store(const onnx::Tensor& tensor, const Granularity& granularity, std::vector<std::int64_t> scale_dims) {
+  // Gives back the value to read.
+  std::string store(const onnx::Tensor& tensor, const Granularity& granularity, std::vector<std::int64_t> scale_dims) {
     const auto& name = tensor.name;
-    if (!stored_.insert(name).second) return;
+    stored_.insert(name);
+    auto& floats = made_[{name, scale_dims}];
+    if (!floats.empty()) return floats;
     const WeightFormat format{{QuantType::int8, true}, granularity};
     const auto params = weight_params(weight_extremes(tensor, granularity), format);
     const auto integers = index_.fresh_name(name + "_quantized"), scale = index_.fresh_name(name + "_scale"),
-               floats = index_.fresh_name(name + "_floats");
+               unscaled = index_.fresh_name(name + "_unscaled");
+    floats = index_.fresh_name(name + "_dequantized");
     std::vector<float> scales;
     for (const auto& slice : params) scales.push_back(slice.scale);
     tensors_.push_back(quantized_weight(tensor, integers, format, params));
     tensors_.push_back(onnx::make_tensor<float>(scale, DataType::float32, std::move(scale_dims), scales));
-    nodes_.emplace_back("Cast", index_.fresh_name(name + "_Cast"), std::vector{integers}, std::vector{floats},
+    nodes_.emplace_back("Cast", index_.fresh_name(name + "_Cast"), std::vector{integers}, std::vector{unscaled},
                         std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    nodes_.emplace_back("Mul", index_.fresh_name(name + "_Mul"), std::vector{floats, scale}, std::vector{name});
+    nodes_.emplace_back("Mul", index_.fresh_name(name + "_Mul"), std::vector{unscaled, scale}, std::vector{floats});
+    return floats;
+  }
+
+  // The floats get the name of the weight where that is gone.
+  void keep_names() {
+    std::map<std::string, std::string> names;
+    for (const auto& [of, floats] : made_) {
+      if (stored_.erase(of.first) > 0) names[floats] = of.first;
+    }
+    for (auto& node : model_.graph.nodes) {
+      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+        if (const auto found = names.find(node.inputs()[i]); found != names.end()) node.set_input(i, found->second);
+      }
+      const auto found = node.outputs().empty() ? names.end() : names.find(node.outputs().front());
+      if (found != names.end()) node.set_output(0, found->second);
+    }
   }
 
   onnx::Model& model_;
   graph::Index index_;
-  std::set<std::string> stored_;
+  std::set<std::string> stored_;                                                   // weights
+  std::map<std::pair<std::string, std::vector<std::int64_t>>, std::string> made_;  // by weight and form of its scales
   std::vector<onnx::Tensor> tensors_;
   std::vector<onnx::Node> nodes_;
 };
@@ -106,7 +136,7 @@ class Storing {
 
 std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantConfig& config) {
   const auto& nodes = model.graph.nodes;
-  if (!config::tries_recurrent(config) || std::none_of(nodes.begin(), nodes.end(), graph::is_recurrent)) return {};
+  if (std::none_of(nodes.begin(), nodes.end(), graph::is_recurrent)) return {};
   const auto selected = select_of_all_types(model, config);
   const graph::Index index(model);
   std::vector<std::size_t> layers;
@@ -117,7 +147,6 @@ std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantCo
 }
 
 std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config) {
-  if (!config::stores_weights(config)) return {};
   const auto selected = select_nodes(model, config);
   const graph::Index index(model);
   std::set<std::string> products;
@@ -147,16 +176,21 @@ std::set<std::string> products_in_float(const onnx::Model& model, const std::set
   return found;
 }
 
-void store_weights(onnx::Model& model, const std::set<std::string>& nodes) {
-  if (nodes.empty()) return;
-  const auto products = products_in_float(model, nodes);
+std::size_t store_weights(onnx::Model& model, const std::set<std::string>& nodes) {
+  if (nodes.empty()) return 0;
   Storing storing(model);
-  for (const auto& node : model.graph.nodes) {
+  std::size_t count = 0;
+  for (auto& node : model.graph.nodes) {
     if (!nodes.contains(node.id())) continue;
-    if (graph::is_recurrent(node)) storing.store_layer(node);
-    if (products.contains(node.id())) storing.store_product(node);
+    if (graph::is_recurrent(node)) {
+      storing.store_layer(node);
+      ++count;
+    } else if (storing.store_product(node)) {
+      ++count;
+    }
   }
   storing.finish();
+  return count;
 }
 
 }  // namespace detent::quantization

@@ -1,7 +1,6 @@
 #include "run/model/finish_integers.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -75,19 +74,6 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   return std::move(made.notes);
 }
 
-std::vector<std::string> store_weights(const Prepared& prepared, onnx::Model& quantized) {
-  const auto layers = stored_layers(prepared);
-  const auto products = quantization::products_in_float(quantized, prepared.stored_products);
-  if (layers.empty() && products.empty()) return {};
-  auto all = layers;
-  all.insert(products.begin(), products.end());
-  quantization::store_weights(quantized, all);
-  std::vector<std::string> what;
-  if (!layers.empty()) what.push_back(count_with_noun(layers.size(), "recurrent layer"));
-  if (!products.empty()) what.push_back(count_with_noun(products.size(), "product"));
-  return {fmt::format("weights of 8 bits that become floats when the model is loaded: {}", fmt::join(what, ", "))};
-}
-
 }  // namespace
 
 std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantConfig& config) {
@@ -104,6 +90,16 @@ std::set<std::string> stored_layers(const Prepared& prepared) {
   auto layers = prepared.stored;
   std::erase_if(layers, [&](const auto& id) { return prepared.keeps_in_float(id); });
   return layers;
+}
+
+std::vector<std::string> store_weights(const Prepared& prepared, onnx::Model& quantized) {
+  const auto layers = stored_layers(prepared);
+  auto nodes = prepared.stored_products;
+  nodes.insert(layers.begin(), layers.end());
+  const auto count = quantization::store_weights(quantized, nodes);
+  if (count == 0) return {};
+  return {
+      fmt::format("weights of 8 bits that become floats when the model is loaded: {}", count_with_noun(count, "node"))};
 }
 
 bool changes_recurrent(const Prepared& prepared, const QuantConfig& config) {

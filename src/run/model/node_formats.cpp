@@ -12,6 +12,7 @@
 #include "graph/traits.h"
 #include "quantization/blocks/block_weights.h"
 #include "quantization/dynamic.h"
+#include "quantization/emit/stored_weights.h"
 #include "quantization/placement/integer_chains.h"
 #include "quantization/placement/selection.h"
 
@@ -56,6 +57,15 @@ void add_blocks(const Prepared& prepared, const QuantConfig& config, PossibleFor
   }
 }
 
+void add_stored(const Prepared& prepared, const QuantConfig& config, PossibleFormats& possible) {
+  const auto& nodes = prepared.model.graph.nodes;
+  const auto products = quantization::products_to_store(prepared.model, config);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (products.contains(nodes[n].id())) possible[n].insert(NodeFormat::w8);
+  }
+  for (const auto n : quantization::layers_to_store(prepared.model, config)) possible[n].insert(NodeFormat::w8);
+}
+
 // What an entry matches: at least one node that can have its format.
 std::vector<std::size_t> nodes_for(const Prepared& prepared, const PossibleFormats& possible,
                                    const config::NodeFormatEntry& entry) {
@@ -82,6 +92,7 @@ PossibleFormats possible_formats(const Prepared& prepared, const QuantConfig& co
   add_static(prepared, config, possible);
   add_dynamic(prepared, config, possible);
   add_blocks(prepared, config, possible);
+  add_stored(prepared, config, possible);
   for (std::size_t n = 0; n < possible.size(); ++n) {
     const auto& node = prepared.model.graph.nodes[n];
     const bool has_weights = graph::is_product(node) || graph::is_recurrent(node);
@@ -125,8 +136,9 @@ NodesByFormat nodes_by_format(const Prepared& prepared, const PossibleFormats& p
     } else if (config::is_static(formats[n])) {
       steps.fixed.push_back(name);
       if (formats[n] == NodeFormat::a16w8) steps.wide.push_back(name);
-    } else if (possible[n].contains(NodeFormat::int8)) {
-      steps.in_float.push_back(name);
+    } else {
+      if (possible[n].contains(NodeFormat::int8)) steps.in_float.push_back(name);
+      if (formats[n] == NodeFormat::w8) steps.stored.insert(prepared.model.graph.nodes[n].id());
     }
   }
   return steps;

@@ -29,6 +29,7 @@ std::string entry_of(const std::string& node);
 struct NodesByFormat {
   std::vector<std::string> blocks, block_bits;
   std::vector<std::string> dynamic;
+  std::set<std::string> stored;  // by Node::id(), for quantization::store_weights()
   std::vector<std::string> fixed, wide, in_float;
 };
 NodesByFormat nodes_by_format(const Prepared& prepared, const PossibleFormats& possible,
