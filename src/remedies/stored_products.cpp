@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "graph/traits.h"
 #include "quantization/emit/stored_weights.h"
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
@@ -16,6 +17,23 @@ namespace detent::remedies {
 namespace {
 
 constexpr double kNear = 1e-3;  // 30 dB: near enough, whatever the other roundings do
+// Shares of the file: less is not worth any error, and not what products that fall back for their error bring anew.
+constexpr double kWorthIt = 0.02, kWorthHarm = 0.1;
+
+// What of a model's constants goes when the weights of these products are stored so.
+double share_saved(const onnx::Model& model, const std::set<std::string>& products) {
+  std::set<std::string> weights;
+  for (const auto& node : model.graph.nodes) {
+    if (products.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
+  }
+  double all = 0, saved = 0;
+  for (const auto& tensor : model.graph.initializers) {
+    const auto bytes = static_cast<double>(tensor.data.size());
+    all += bytes;
+    if (weights.contains(tensor.name)) saved += bytes * 3 / 4;
+  }
+  return all > 0 ? saved / all : 0;
+}
 
 class StoredProducts : public Remedy {
  public:
@@ -23,16 +41,21 @@ class StoredProducts : public Remedy {
     const auto& config = evaluator.options().config;
     auto products = quantization::products_to_store(draft.prepared.model, config);
     std::erase_if(products, [&](const auto& id) { return draft.prepared.keeps_in_float(id); });
-    products_ = quantization::products_in_float(draft.emitted->model, products);
-    return !products_.empty();
+    const auto& emitted = draft.emitted->model;
+    products_ = quantization::products_in_float(emitted, products);
+    without_harm_ = products_;
+    for (const auto n : draft.fallbacks) without_harm_.erase(draft.prepared.model.graph.nodes[n].id());
+    const double worth = share_saved(emitted, without_harm_);
+    if (share_saved(emitted, products_) - worth < kWorthHarm) products_ = without_harm_;
+    if (worth < kWorthIt) without_harm_.clear();
+    return share_saved(emitted, products_) >= kWorthIt;
   }
 
   bool is_better(const Draft& draft, Evaluator& evaluator) override {
     if (is_near_enough(draft, evaluator)) return true;
-    // What falls back does so for what rounding it does, mostly its weights'.
-    const auto all = products_.size();
-    for (const auto n : draft.fallbacks) products_.erase(draft.prepared.model.graph.nodes[n].id());
-    return !products_.empty() && products_.size() < all && is_near_enough(draft, evaluator);
+    if (without_harm_.empty() || without_harm_.size() == products_.size()) return false;
+    products_ = std::move(without_harm_);
+    return is_near_enough(draft, evaluator);
   }
 
   void keep(Draft& draft, Evaluator&) override {
@@ -60,7 +83,7 @@ class StoredProducts : public Remedy {
     return std::max(kNear, 2 * worst_error_of(evaluator.judged(draft)));
   }
 
-  std::set<std::string> products_;  // by Node::id()
+  std::set<std::string> products_, without_harm_;  // by Node::id(); without those that fall back
   double sqnr_db_ = 0, cosine_ = 0;
 };
 
