@@ -200,7 +200,8 @@ class _Result(abc.ABC):
     def _repr_html_(self) -> str:
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in getattr(self, "notes", ()))
         tables = "".join(table._repr_html_() for table in self._shown() if len(table) > 0)
-        return f"<p><b>{html.escape(self._heading())}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"
+        heading = "<br>".join(html.escape(line) for line in self._heading().splitlines())
+        return f"<p><b>{heading}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"
 
 
 class FloatConversion(NamedTuple):
@@ -255,7 +256,7 @@ class AccuracyResult(_Result):
         return super().of(told, **more)
 
     def _heading(self) -> str:
-        macs = "" if self.integer_macs is None else f", {self.integer_macs:.0%} of the MACs on integers"
+        macs = "" if self.integer_macs is None else f", {self.integer_macs:.0%} of the multiplications in integers"
         return f"SQNR {self.sqnr_db:.1f} dB, cosine {self.cosine:.6f}{macs}"
 
     def _shown(self) -> list[Table[Any]]:
@@ -302,11 +303,12 @@ class QuantizeResult(_Result):
     def _heading(self) -> str:
         if self.family:
             return "\n".join(f"{name}: {result._heading()}" for name, result in self.family.items())
+        accuracy = f"{self.accuracy._heading()}; " if self.accuracy else ""
         latency = f"{self.latency}; " if self.latency else ""
         return (
             f"{self.outcome}\n"
             f"{self.output or 'model'}: {self.nodes_quantized} nodes quantized, {self.nodes_in_float} left in float; "
-            f"{size(self.model_bytes_before)} -> {size(self.model_bytes_after)}; {latency}{self.samples} samples; "
+            f"{size(self.model_bytes_before)} -> {size(self.model_bytes_after)}; {accuracy}{latency}{self.samples} samples; "
             f"peak memory {size(self.peak_memory)}"
         )
 
