@@ -13,6 +13,7 @@
 #include "graph/front_end.h"
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "quantization/emit/stored_weights.h"
 #include "quantization/exchange.h"
 #include "quantization/placement/left_in_float.h"
 #include "quantization/placement/selection.h"
@@ -70,11 +71,13 @@ class Placer {
         index_(model),
         selected_(selection(model, config)),
         before_logarithms_(graph::front_end(model, index_, graph::FrontEnds::logarithms)),
-        names_none_(config.op_types.empty() && config.nodes.empty()) {}
+        names_none_(config.op_types.empty() && config.nodes.empty()) {
+    if (names_none_) find_storable();
+  }
 
   DynamicPlacement place() {
     find();
-    if (placement_.nodes.empty())
+    if (placement_.nodes.empty() && placement_.stored.empty())
       throw bad_input(fmt::format("model '{}' has no weights to quantize", model_.path.string()),
                       placement_.notes.empty() ? hint() : placement_.notes.front());
     return std::move(placement_);
@@ -98,6 +101,10 @@ class Placer {
       if (placed) placement_.nodes.push_back(n);
       const auto& node = model_.graph.nodes[n];
       if (placed || !(graph::is_product(node) || graph::is_recurrent(node))) continue;
+      if (storable_.contains(node.id())) {
+        placement_.stored.insert(node.id());
+        continue;
+      }
       ++placement_.in_float;
       if (!names_none_) continue;
       if (node.is("GRU")) leave(node, "ONNX Runtime has none on integers");
@@ -105,6 +112,18 @@ class Placer {
         leave(node,
               "with dynamic activations it would be slower than in float; without --activations dynamic, and with "
               "samples, it is quantized");
+    }
+  }
+
+  void find_storable() {
+    const auto& nodes = model_.graph.nodes;
+    auto products = products_to_store(model_, config_);
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      if (!graph::is_convolution(nodes[n]) || before_logarithms_.contains(n)) products.erase(nodes[n].id());
+    }
+    storable_ = products_in_float(model_, products);
+    for (const auto n : layers_to_store(model_, config_)) {
+      if (!before_logarithms_.contains(n)) storable_.insert(nodes[n].id());
     }
   }
 
@@ -208,7 +227,8 @@ class Placer {
   graph::Index index_;
   std::vector<bool> selected_;
   std::set<std::size_t> before_logarithms_;
-  bool names_none_;  // the user does
+  bool names_none_;                 // the user does
+  std::set<std::string> storable_;  // see DynamicPlacement::stored
   DynamicPlacement placement_;
   std::map<std::string, std::size_t> known_;  // weight -> mark
   std::set<std::size_t> beside_kept_;         // nodes whose weight stays in float

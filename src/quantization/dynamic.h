@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ namespace detent::quantization {
 struct DynamicPlacement {
   std::vector<std::size_t> nodes;  // MatMul, Gemm, Conv, LSTM and Gather nodes that read integers, ascending
   Placement weights;               // marks of what they read, constants only
+  /// By Node::id(): convolutions and recurrent layers that compute in float, since they would be slower or have no form
+  /// on integers, with weights for store_weights() (emit/stored_weights.h). None where the user names what is
+  /// quantized.
+  std::set<std::string> stored;
   std::size_t in_float = 0;        // products and recurrent nodes that stay as they are
   std::vector<std::string> notes;  // which, and why
 };

@@ -160,3 +160,22 @@ def test_as_the_format_of_a_node(case: tuple[Path, Path, Path], tmp_path: Path) 
     np.testing.assert_allclose(z, flat @ exact["w3"], rtol=0, atol=1e-5)
     wrong = support.detent("quantize", tmp_path / "model.onnx", "-o", tmp_path / "n.onnx", "--node-formats", "flat=w8")
     assert wrong.returncode == 2
+
+
+def test_convolutions_beside_dynamic_activations(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Which would be slower on integers. Whoever names what is quantized gets that alone."""
+    model, data, _ = case
+    dynamic = ["--activations", "dynamic", "--no-bench"]
+    told = support.quantize(model, tmp_path / "q.onnx", data, *dynamic)
+    assert sorted(v.dtype.name for v in constants(tmp_path / "q.onnx").values() if v.size > 64) == ["int8"] * 4
+    assert (told["nodes_quantized"], told["nodes_in_float"]) == (4, 0)
+    plan = json.loads(support.detent("plan", model, "--calibration-data", data, *dynamic, "--json").stdout)
+    assert plan["nodes_quantized"] == 4
+    assert plan["output_bytes"] == pytest.approx((tmp_path / "q.onnx").stat().st_size, rel=0.3)
+    x = np.load(next(data.iterdir()))["x"]
+    exact, got = run(model, x), run(tmp_path / "q.onnx", x)
+    assert 20 * np.log10(np.linalg.norm(exact) / np.linalg.norm(got - exact)) > 25
+    support.quantize(model, tmp_path / "named.onnx", data, *dynamic, "--op-types", "MatMul")
+    assert {n: constants(tmp_path / "named.onnx")[n].dtype.name for n in ("w1", "w2", "w4")} == dict.fromkeys(
+        ("w1", "w2", "w4"), "float32"
+    )

@@ -84,10 +84,13 @@ void predict_dynamic(Run& run, Forecast& forecast) {
   auto& plan = forecast.plan;
   const auto placement = quantization::place_dynamic(model, run.options.config, run.prepared.transposed);
   run.note(placement.notes);
-  plan.nodes_quantized = placement.nodes.size();
+  plan.nodes_quantized = placement.nodes.size() + placement.stored.size();
   plan.nodes_in_float = placement.in_float;
   std::set<std::string_view> quantized;
   for (const auto& mark : placement.weights.marks) quantized.insert(mark.value);
+  for (const auto& node : model.graph.nodes) {
+    if (placement.stored.contains(node.id())) quantized.insert(node.inputs().begin() + 1, node.inputs().end());
+  }
   plan.output_bytes = bytes_as_it_is(model);
   for (const auto& tensor : model.graph.initializers) {
     if (quantized.contains(tensor.name)) plan.output_bytes -= tensor.data.size() * 3 / 4;

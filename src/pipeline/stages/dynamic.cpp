@@ -8,6 +8,7 @@
 #include "quantization/assignment.h"
 #include "quantization/dynamic.h"
 #include "quantization/emit/dynamic.h"
+#include "run/model/finish_integers.h"
 
 namespace detent::pipeline {
 namespace {
@@ -30,8 +31,6 @@ void emit_dynamic(Run& run) {
   auto& model = run.prepared.model;
   auto placement = quantization::place_dynamic(model, config, run.prepared.transposed);
   run.note(placement.notes);
-  run.result.nodes_quantized = placement.nodes.size();
-  run.result.nodes_in_float = placement.in_float;
   quantization::Proposals proposals;
   proposals.constants = quantization::scan_weights(model, placement.weights, run.options.allow_nonfinite);
   run.note(placement.weights.notes);
@@ -39,6 +38,11 @@ void emit_dynamic(Run& run) {
   run.note(assignment.notes);
   mark_shared_weight_shapes(run.prepared, placement.weights);
   run.model = quantization::emit_dynamic(std::move(model), placement, assignment.values);
+  run::Prepared stored;
+  stored.stored_products = placement.stored;
+  run.note(run::store_weights(stored, run.model));
+  run.result.nodes_quantized = placement.nodes.size() + placement.stored.size();
+  run.result.nodes_in_float = placement.in_float;
   graph::deduplicate_constants(run.model, run.prepared.shapes_stored_once, true);
   graph::recompute_constants_at_load(run.model, run.prepared.folded);
   run.result.notes.emplace_back(
