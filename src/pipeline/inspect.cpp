@@ -52,13 +52,18 @@ std::vector<ValueReport> describe(const std::vector<onnx::ValueInfo>& values, co
   return reports;
 }
 
-// The DequantizeLinear of a constant that makes a value; nullptr: another node makes it.
+// What makes a value of stored integers: a DequantizeLinear, or a Cast and a Mul behind it; nullptr: another node does.
 const onnx::Node* dequantized_constant(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int producer = index.producer(value);
   if (producer == graph::kNone) return nullptr;
   const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-  const bool is_constant = graph::is_dequantize_linear(node) && !node.inputs().empty() &&
-                           index.initializer(node.inputs().front()) != graph::kNone;
+  if (node.inputs().empty()) return nullptr;
+  const auto& first = node.inputs().front();
+  const bool is_stored = index.initializer(first) != graph::kNone;
+  const bool is_constant = node.is("Mul") ? !is_stored && node.inputs().size() == 2 &&
+                                                index.initializer(node.inputs()[1]) != graph::kNone &&
+                                                dequantized_constant(model, index, first) != nullptr
+                                          : is_stored && (graph::is_dequantize_linear(node) || node.is("Cast"));
   return is_constant ? &node : nullptr;
 }
 

@@ -124,7 +124,7 @@ run::DeployedFidelity Evaluator::deployed(const std::filesystem::path& file) {
   source().rewind();
   source().skip(samples.skipped);
   return run::deployed_fidelity(env_.runtime, options().model, file, source(), samples.count,
-                                run::guard_options(options()));
+                                run::guard_options(options()), {}, &float_runs_);
 }
 
 std::vector<TrialResult> Evaluator::run(const Draft& draft, const quantization::AssignedValues& tapped,

@@ -20,6 +20,7 @@
 #include "remedies/trial_runner.h"
 #include "run/calibration_device.h"
 #include "run/comparison/deployed_fidelity.h"
+#include "run/comparison/float_runs.h"
 #include "run/context.h"
 #include "run/samples/content_order.h"
 
@@ -107,6 +108,8 @@ class Evaluator {
   double score(const Draft& draft, const quantization::Assignment& assignment);
   /// On the judging samples, of a quantized model as it would be written and run.
   run::DeployedFidelity deployed(const onnx::Model& quantized);
+  /// What the float model gives on the judging samples, where that takes little: for others who compare on them.
+  run::KeptFloatRuns& float_runs() { return float_runs_; }
 
   /// The types of the draft's values, with the shapes of the first sample.
   const graph::ValueTypes& static_types(const Draft& draft);
@@ -128,6 +131,8 @@ class Evaluator {
 
   run::Context context() const;
 
+  static constexpr std::uint64_t kKeptBytes = std::uint64_t{4} << 20;
+
   TrialEnv env_;
   std::string_view purpose_ = "as rounded";
   std::optional<run::ContentOrderedSamples> source_;
@@ -137,6 +142,7 @@ class Evaluator {
   std::optional<TrialResult> judged_;
   std::optional<graph::ValueTypes> static_types_;
   std::optional<double> float_score_;
+  run::KeptFloatRuns float_runs_{.limit = kKeptBytes};
 };
 
 }  // namespace detent::remedies

@@ -87,6 +87,9 @@ def test_the_file_is_smaller_and_computes_in_float(case: tuple[Path, Path, Path]
     assert told["accuracy"]["sqnr_db"] == pytest.approx(10 * np.log10(signal / noise), abs=0.01)
     operators = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
     assert "QuantizeLinear" not in operators
+    seen = json.loads(support.detent("inspect", tmp_path / "q.onnx", "--json").stdout)
+    assert seen["heaviest_layer"] == "head"  # and not the Cast of its weight
+    assert {v["name"]: v["parameters"] for v in seen["layers"] if v["name"] in WEIGHTS}["head"] == 12 * 64 * 48 + 48
     plan = support.detent("plan", model, "--calibration-data", data, *BALANCED, "--set", f"kernel-table={table}", "--json")
     assert json.loads(plan.stdout)["nodes_quantized"] == 4
     assert json.loads(plan.stdout)["output_bytes"] == pytest.approx((tmp_path / "q.onnx").stat().st_size, rel=0.3)
