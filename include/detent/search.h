@@ -98,10 +98,13 @@ struct SearchResult {
   std::vector<std::string> notes;
   std::vector<StageReport> stages;
   std::uint64_t peak_memory = 0;
+  /// Of several processes that MPI started; of others than rank 0 the result tells nothing.
+  int rank = 0;
+  int ranks = 1;
 };
 
 /// Searches, and writes front.json, front.html and the chosen models. Where the limits cannot be met nothing is
-/// written. Throws Error.
+/// written. Under mpirun each process takes a share of the work and rank 0 times and writes. Throws Error.
 SearchResult search(const SearchOptions& options);
 
 }  // namespace detent

@@ -24,6 +24,7 @@ nlohmann::json values(const Options& given, Affects what, unsigned command) {
 
 nlohmann::json identity(const QuantizeOptions& options, Affects what) { return values(options, what, kQuantize); }
 nlohmann::json identity(const CalibrateOptions& options, Affects what) { return values(options, what, kCalibrate); }
+nlohmann::json identity(const SearchOptions& options, Affects what) { return values(options, what, kSearch); }
 
 nlohmann::json run_identity(const QuantizeOptions& options) {
   auto all = identity(options, Affects::statistics);

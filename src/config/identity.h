@@ -10,6 +10,7 @@ namespace detent::config {
 /// The values of all options that affect this, by name: {"--samples": 8, …}.
 nlohmann::json identity(const QuantizeOptions& options, Affects what);
 nlohmann::json identity(const CalibrateOptions& options, Affects what);
+nlohmann::json identity(const SearchOptions& options, Affects what);
 
 /// All that what a run keeps depends on: the statistics, and integers where a tuned layer may be among it.
 nlohmann::json run_identity(const QuantizeOptions& options);

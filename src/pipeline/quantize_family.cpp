@@ -19,6 +19,8 @@
 #include "run/files/outputs.h"
 #include "run/records/run_profiler.h"
 #include "run/samples/samples.h"
+#include "run/shared_run.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 namespace {
@@ -48,12 +50,8 @@ class Family {
   }
 
   QuantizeResult run() {
-    // Weights in blocks first: their pass over the samples serves the others.
-    for (const bool blocks : {true, false}) {
-      for (std::size_t m = 0; m < members_.size(); ++m) {
-        if (of_members_[m].weights_only.enabled == blocks && !results_[m]) results_[m] = make(m);
-      }
-    }
+    make_all();
+    if (helps()) throw run::ShareDone();
     if (options_.bench) time();
     QuantizeResult all;
     folder_.finish(all.notes);
@@ -65,14 +63,34 @@ class Family {
 
  private:
   bool is_16_bit(std::size_t m) const { return of_members_[m].config.float_type == FloatType::float16; }
+  bool helps() const { return shim::rank_of(options_.resources.ranks) != 0; }
+
+  void make_all() {
+    // Weights in blocks first: their pass over the samples serves the others.
+    for (const bool blocks : {true, false}) {
+      for (std::size_t m = 0; m < members_.size(); ++m) {
+        if (of_members_[m].weights_only.enabled == blocks && !results_[m]) results_[m] = make(m);
+      }
+    }
+  }
+
+  // The ranks are together again where what rank 0 does alone of this member is done; only it gets the result.
+  QuantizeResult run_shared(const QuantizeOptions& options, const SharedByRuns& shared) {
+    const shim::Reunion member(options.resources.ranks);
+    try {
+      return run_stages(options, shared);
+    } catch (const run::ShareDone&) {
+      return {};
+    }
+  }
 
   QuantizeResult make(std::size_t m) {
     const auto& options = of_members_[m];
     if (options_.samples != nullptr && reads_again_) options_.samples->rewind();
     reads_again_ = true;
-    if (members_[m]->format.empty()) return copy(options);
+    if (members_[m]->format.empty()) return helps() ? QuantizeResult() : copy(options);
     if (options.weights_only.enabled) return make_blocks(m);
-    return run_stages(options, {.extremes = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});
+    return run_shared(options, {.extremes = extremes_ && !of_rotated_ ? &*extremes_ : nullptr});
   }
 
   // Those of float32 are the first half of those of float16.
@@ -81,11 +99,12 @@ class Family {
     for (std::size_t other = 0; is_16_bit(m) && other < members_.size(); ++other) {
       if (other == m || !of_members_[other].weights_only.enabled) continue;
       if (!results_[other]) results_[other] = make_blocks(other);
+      if (helps()) return {};
       auto first = *results_[other];
       first.stages.clear();  // told there
       return convert_blocks(of_members_[m], of_members_[other].output, std::move(first));
     }
-    auto result = run_stages(of_members_[m], {.extremes = &*extremes_});
+    auto result = run_shared(of_members_[m], {.extremes = &*extremes_});
     of_rotated_ = is_rotated(of_members_[m], result);
     return result;
   }
@@ -102,7 +121,7 @@ class Family {
       names->clear();
     options.resources.resume = false;  // what takes long is done
     if (options.samples != nullptr) options.samples->rewind();
-    const auto converted = run_stages(options, {.extremes = &*extremes_, .original = original});
+    const auto converted = run_shared(options, {.extremes = &*extremes_, .original = original});
     result.model_bytes_after = converted.model_bytes_after;
     result.floats = converted.floats;
     result.accuracy = converted.accuracy;
@@ -166,7 +185,11 @@ class Family {
 
 QuantizeResult quantize_family(const QuantizeOptions& options) {
   config::validate(options);
-  return Family(options).run();
+  if (shim::rank_of(options.resources.ranks) == 0) return Family(options).run();
+  const TempDir unseen(options.resources.work_dir.value_or(""));  // the folder is rank 0's
+  auto own = options;
+  own.output = unseen.path() / "family";
+  return Family(own).run();
 }
 
 }  // namespace detent::pipeline

@@ -10,6 +10,7 @@
 #include "config/validate.h"
 #include "detent/search.h"
 #include "run/files/outputs.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 namespace {
@@ -58,13 +59,16 @@ QuantizeResult quantize_within_limits(const QuantizeOptions& options) {
   run::check_apart(run::written_files(options), options.calibration_data);
   const TempDir folder(options.resources.work_dir.value_or(""));
   const auto found = search(search_of(options, folder.path()));
+  // Rank 0 alone has points.
   const auto chosen =
       std::find_if(found.points.begin(), found.points.end(), [](const auto& point) { return !point.chosen.empty(); });
+  const bool knows = chosen != found.points.end();
   auto own = without_limits(options);
-  own.node_formats = chosen->node_formats;
+  own.node_formats = shim::broadcast_names(options.resources.ranks,
+                                           knows ? chosen->node_formats : std::vector<std::string>(), options.stop);
   if (own.samples != nullptr) own.samples->rewind();
   auto result = quantize(own);
-  result.notes.insert(result.notes.begin(), told_of(*chosen, found.points.size()));
+  if (knows) result.notes.insert(result.notes.begin(), told_of(*chosen, found.points.size()));
   result.peak_memory = std::max(result.peak_memory, found.peak_memory);
   return result;
 }

@@ -32,14 +32,14 @@
 #include "pipeline/search/search_singles.h"
 #include "pipeline/stages.h"
 #include "pipeline/stages/deploy.h"
-#include "pipeline/stages/mixed.h"
 #include "remedies/remedies.h"
 #include "run/comparison/outcome.h"
 #include "run/deadline.h"
 #include "run/files/run_directory.h"
 #include "run/records/run_profiler.h"
+#include "run/shared_run.h"
 #include "searching/front.h"
-#include "shim/ranks.h"
+#include "shim/shared_work.h"
 
 namespace detent {
 namespace pipeline {
@@ -70,6 +70,7 @@ nlohmann::json identity_of(const SearchOptions& options) {
 // What one format for all nodes that can have it must change, as a share of the float model, to be worth a model.
 constexpr double kWorthAModel = 0.02;
 constexpr int kRounds = 2;
+constexpr const char* kMoreTime = "give more";
 const double kFar = std::pow(10, -run::kCloseDb / 10);             // an error that is no longer close
 const double kUseless = std::pow(10, -remedies::kUselessDb / 10);  // an error that no mixture is tried for
 
@@ -91,8 +92,10 @@ std::vector<StageReport> by_name(std::vector<StageReport> stages) {
 
 class Search {
  public:
-  Search(const SearchOptions& options, const std::function<bool()>& out_of_time)
+  /// `waiting`: the user's stop. That of the options comes when time is up, too.
+  Search(const SearchOptions& options, std::stop_token waiting, const std::function<bool()>& out_of_time)
       : options_(options),
+        waiting_(std::move(waiting)),
         out_of_time_(out_of_time),
         work_(options.resources, identity_of(options)),
         profiler_(nullptr, {}),
@@ -106,14 +109,37 @@ class Search {
   }
 
   SearchResult run() {
-    check_memory_to_time(options_, 0);
-    run_until(run_, mix_formats);
-    check_memory_to_time(options_, run_.runtime->peak_activation_bytes());
+    const bool helps = shim::rank_of(ranks()) != 0;
+    if (!helps) check_memory_to_time(options_, 0);
+    run_until(run_, leave_rest_to_first);
+    would_fall_back_ = nodes_that_would_fall_back(run_, formats_);
+    if (!helps) {
+      check_memory_to_time(options_, run_.runtime->peak_activation_bytes());
+      find_front();
+    }
+    points_.emplace(options_, run_, work_.path() / "points", waiting_);
+    if (helps) {
+      points_->help();
+      return {};
+    }
+    measure_points();
+    points_->dismiss_helpers();
+    conclude();
+    return std::move(result_);
+  }
+
+ private:
+  shim::Ranks* ranks() const { return options_.resources.ranks; }
+
+  void find_front() {
+    const shim::Apart apart(ranks());
     std::vector<std::filesystem::path> tables;
     for (const auto& machine : machines_) tables.push_back(machine.kernel_table);
     candidates_ = find_candidates(run_, formats_, tables);
     front_ = searching::pareto_front(candidates_.problem, candidates_.whole);
-    points_.emplace(options_, run_, work_.path() / "points");
+  }
+
+  void measure_points() {
     try {
       measure_single_formats();
       for (int round = 1; round <= kRounds; ++round)
@@ -124,26 +150,36 @@ class Search {
                    mixed_ + options_.points / kRounds);
       }
     } catch (const Error& e) {
-      if (e.kind() != ErrorKind::interrupted || !out_of_time_() || !points_->keep_timed()) throw;
+      if (e.kind() != ErrorKind::interrupted || !(out_of_time_() || points_->cut_off())) throw;
+      if (!points_->keep_timed()) throw run::time_is_over(*options_.resources.time_limit, kMoreTime);
       result_.out_of_time = true;
     }
-    conclude();
-    return std::move(result_);
   }
 
- private:
   void measure_single_formats() {
-    for (auto& single : single_formats(run_, candidates_, formats_)) {
+    auto points = points_of_single_formats();
+    const auto make = [&](auto begin, auto end) {
+      for (auto& attempt : points_->attempt({begin, end})) points_->keep(std::move(attempt));
+      points_->time();
+    };
+    const auto first = points.begin() + (points.empty() ? 0 : 1);
+    make(points.begin(), first);  // so that there is one when time is up
+    make(first, points.end());
+  }
+
+  std::vector<SearchPoint> points_of_single_formats() {
+    const shim::Apart apart(ranks());
+    std::vector<SearchPoint> points;
+    for (auto& single : single_formats(run_, candidates_, formats_, would_fall_back_)) {
       if (!is_worth_a_model(single)) continue;
       SearchPoint point;
       point.name = single.name;
       if (!single.runs_alone) point = expected_point(single.name, single.choice);
       point.single = true;
       if (!single.runs_alone && !known_.insert(point.node_formats).second) continue;
-      points_->make(std::move(point));
-      if (points_->float_seconds() == 0) points_->time();  // so that there is one when time is up
+      points.push_back(std::move(point));
     }
-    points_->time();
+    return points;
   }
 
   SearchPoint expected_point(const std::string& name, const searching::Choice& choice) {
@@ -212,15 +248,37 @@ class Search {
         std::any_of(expected.begin(), expected.end(), [&](const auto& c) { return is_near_limits(place, c); });
     auto order = searching::most_spread_points(expected, measured(place), place.whole, expected.size());
     if (place.problem != &candidates_.problem) fastest_first(expected, order);
+    std::vector<searching::Choice> choices;
+    auto listed = known_;
     for (const auto p : order) {
-      if (mixed_ >= wanted) break;
       auto formats = candidates_.node_formats(front[p].choice);
       if (formats.empty() || expected[p].error > kUseless || (any_near && !is_near_limits(place, expected[p])))
         continue;
-      if (!known_.insert(formats).second) continue;
-      if (points_->make(expected_point(fmt::format("mixed-{}", mixed_ + 1), front[p].choice))) ++mixed_;
+      if (listed.insert(std::move(formats)).second) choices.push_back(front[p].choice);
+    }
+    for (auto next = choices.begin(); mixed_ < wanted && next != choices.end();) {
+      const auto left = static_cast<std::size_t>(choices.end() - next);
+      const auto end = next + static_cast<std::ptrdiff_t>(std::min(wanted - mixed_, left));
+      make_mixed({next, end});
+      next = end;
     }
     points_->time();
+  }
+
+  // Models that the operators have no form for leave their numbers to the next ones.
+  void make_mixed(const std::vector<searching::Choice>& choices) {
+    std::vector<SearchPoint> points;
+    for (const auto& choice : choices) {
+      points.push_back(expected_point("mixed", choice));
+      known_.insert(points.back().node_formats);
+    }
+    auto attempts = points_->attempt(std::move(points));
+    for (std::size_t a = 0; a < attempts.size(); ++a) {
+      auto name = attempts[a].point.name = fmt::format("mixed-{}", mixed_ + 1);
+      if (!points_->keep(std::move(attempts[a]))) continue;
+      choices_[std::move(name)] = choices[a];
+      ++mixed_;
+    }
   }
 
   // Of those that are close to the float model: what serves most requests.
@@ -285,7 +343,7 @@ class Search {
     std::vector<std::filesystem::path> models;
     for (const auto& [p, bytes] : memory) models.push_back(p == 0 ? options_.model : points_->made()[p - 1].file);
     if (!models.empty()) {
-      const auto measured = peak_memories(options_, models, result_.notes);
+      const auto measured = peak_memories(options_, models, waiting_, result_.notes);
       for (std::size_t at = 0; auto& [p, bytes] : memory) bytes = measured[at++];
     }
     for (auto& row : offered) {
@@ -331,6 +389,7 @@ class Search {
   }
 
   const SearchOptions& options_;
+  std::stop_token waiting_;
   const std::function<bool()>& out_of_time_;
   run::RunDirectory work_;
   run::RunProfiler profiler_;
@@ -338,6 +397,7 @@ class Search {
   const SharedByRuns shared_;
   Run run_;
   std::vector<NodeFormat> formats_;
+  std::vector<std::string> would_fall_back_;
   Candidates candidates_;
   std::vector<searching::FrontPoint> front_;
   std::optional<SearchPoints> points_;
@@ -350,35 +410,41 @@ class Search {
 
 SearchResult search_in_time(const SearchOptions& options) {
   const auto never = [] { return false; };
-  if (!options.resources.time_limit) return Search(options, never).run();
+  if (!options.resources.time_limit) return Search(options, options.stop, never).run();
   const double seconds = *options.resources.time_limit;
-  const Deadline deadline(seconds, options.stop, run::time_is_over(seconds, "give more"));
+  const Deadline deadline(seconds, options.stop, run::time_is_over(seconds, kMoreTime));
   SearchOptions limited = options;
   limited.stop = deadline.token();
   try {
-    return Search(limited, [&] { return deadline.passed(); }).run();
+    return Search(limited, options.stop, [&] { return deadline.passed(); }).run();
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted || !deadline.passed()) throw;
     throw deadline.error();
   }
 }
 
-}  // namespace
-}  // namespace pipeline
-
 // Samples that pass once are kept, since each model reads them.
-SearchResult search(const SearchOptions& options) {
-  config::validate(options);
-  if (shim::Ranks::join().size() > 1)
-    throw usage_error("search runs in one process, but MPI started several", "leave out mpirun");
-  pipeline::check_search_output(options);
+SearchResult search_as_given(const SearchOptions& options) {
+  if (shim::rank_of(options.resources.ranks) == 0) check_search_output(options);
   auto own = options;
   if (own.machines) own.threads = 1;  // as the times of operators are
-  if (own.samples == nullptr || own.samples->can_rewind()) return pipeline::search_in_time(own);
+  if (own.samples == nullptr || own.samples->can_rewind()) return search_in_time(own);
   const TempDir folder(own.resources.work_dir.value_or(""));
   data::ReplayStream kept(*own.samples, folder.path(), own.resources.disk_budget);
   own.samples = &kept;
-  return pipeline::search_in_time(own);
+  return search_in_time(own);
+}
+
+}  // namespace
+}  // namespace pipeline
+
+SearchResult search(const SearchOptions& options) {
+  config::validate(options);
+  if (options.resources.ranks != nullptr) return pipeline::search_as_given(options);  // of a run that has joined them
+  auto ranks = shim::Ranks::join();
+  auto own = options;
+  own.resources.ranks = &ranks;
+  return ranks.size() == 1 ? pipeline::search_as_given(own) : run::run_among(ranks, own, pipeline::search_as_given);
 }
 
 }  // namespace detent

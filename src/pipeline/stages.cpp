@@ -57,7 +57,7 @@ constexpr auto place_blocks = of_blocks<&BlockWork::place>;
 
 // One row for each stage. What a stage reads of Run was made by the rows above it.
 constexpr Stage kStages[] = {
-    {"leave all to rank 0", kAnyResult & ~(kIntegers | kBlocks), always, leave_rest_to_first, nullptr, pre_process},
+    {"leave all to rank 0", kAnyResult & ~(kIntegers | kBlocks | kMixed), always, leave_rest_to_first, nullptr, pre_process},
     {"read the model", kAnyResult, always, read_model, as_in_run<read_model>, pre_process},
     {"claim the output", kAnyResult, always, claim_output, open_without_output, pre_process},
     {"rewrite the graph", kRewritten, always, prepare, as_in_run<prepare>, pre_process},
@@ -92,6 +92,7 @@ constexpr Stage kStages[] = {
     {"emit blocks", kBlocks, always, of_blocks<&BlockWork::emit>, predict_blocks, quantization_matmul_nbits},
     {"emit the cache", kCache, always, emit_cache, predict_cache, post_process},
     {"tune weights", kMixed, mixes_integers, tune_mixed_weights},
+    {"leave the rest to rank 0", kMixed, always, leave_rest_to_first},
     {"mix formats", kMixed, always, mix_formats, predict_mixture},
 
     {"hand the rest on", kIntegers | kBlocks, to_16_bits, lower_rest, nullptr, pre_process},
@@ -127,8 +128,8 @@ void run_until(Run& run, void (*end)(Run&)) {
   std::optional<profile::Step> step;
   std::optional<profile::Scope> scope;
   for (const auto& stage : kStages) {
-    if (end != nullptr && stage.work == end) return;
     if (!has(stage, run.recipe)) continue;
+    if (end != nullptr && stage.work == end) return;
     if (stage.step != step) {
       scope.reset();
       step = stage.step;

@@ -24,22 +24,16 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
 }
 
-void check_can_share(const QuantizeOptions& options) {
-  constexpr const char* kElse = "leave out mpirun";
-  const auto refuse = [](const std::string& what, const char* hint) {
-    throw usage_error(fmt::format("quantize {} in one process, but MPI started several", what), hint);
-  };
-  if (!options.family.empty()) refuse("makes a family of models", kElse);
-}
-
-void check_same_model(shim::Ranks& ranks, const QuantizeOptions& options) {
+template <class Options>
+void check_same_model(shim::Ranks& ranks, const Options& options) {
   const auto mine = fingerprint_of(onnx::read_model(model_file(options.model)));
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
     throw bad_input("the model is another one than that of rank 0", "give all ranks the same files");
 }
 
 // Parts of the work would go into one result that fit nobody's options.
-void check_same_options(shim::Ranks& ranks, const QuantizeOptions& options) {
+template <class Options>
+void check_same_options(shim::Ranks& ranks, const Options& options) {
   Hasher hasher;
   hasher.add(DETENT_VERSION);
   for (const auto what : {config::Affects::statistics, config::Affects::integers})
@@ -63,6 +57,30 @@ QuantizeOptions options_of(const shim::Ranks& ranks, QuantizeOptions options) {
   return options;
 }
 
+SearchOptions options_of(const shim::Ranks& ranks, SearchOptions options) {
+  if (ranks.rank() == 0) return options;
+  options.progress = {};
+  options.resources.resume = false;
+  return options;
+}
+
+template <class Options, class Result>
+Result among(shim::Ranks& ranks, const Options& options, const std::function<Result(const Options&)>& call) {
+  Result result;
+  const int rank = ranks.rank(), size = ranks.size();
+  try {
+    check_same_options(ranks, options);
+    check_same_model(ranks, options);
+    result = call(options_of(ranks, options));
+  } catch (const ShareDone&) {
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("rank {} on {}: {}", rank, host_name(), e.what()), e.hint());
+  }
+  result.rank = rank;
+  result.ranks = size;
+  return result;
+}
+
 }  // namespace
 
 void leave_rest_to_first(const Resources& resources) {
@@ -77,20 +95,12 @@ double measured_by_first(const Resources& resources, const std::stop_token& stop
 
 QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,
                          const std::function<QuantizeResult(const QuantizeOptions&)>& call) {
-  check_can_share(options);
-  QuantizeResult result;
-  const int rank = ranks.rank(), size = ranks.size();
-  try {
-    check_same_options(ranks, options);
-    check_same_model(ranks, options);
-    result = call(options_of(ranks, options));
-  } catch (const ShareDone&) {
-  } catch (const Error& e) {
-    throw Error(e.kind(), fmt::format("rank {} on {}: {}", rank, host_name(), e.what()), e.hint());
-  }
-  result.rank = rank;
-  result.ranks = size;
-  return result;
+  return among(ranks, options, call);
+}
+
+SearchResult run_among(shim::Ranks& ranks, const SearchOptions& options,
+                       const std::function<SearchResult(const SearchOptions&)>& call) {
+  return among(ranks, options, call);
 }
 
 }  // namespace detent::run

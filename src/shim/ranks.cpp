@@ -248,6 +248,13 @@ void Ranks::go_on_alone() noexcept {
   if (world_) world_->alone = true;
 }
 
+Reunion::Reunion(Ranks* ranks) noexcept
+    : world_(ranks == nullptr ? nullptr : ranks->world_.get()), was_alone_(world_ != nullptr && world_->alone) {}
+
+Reunion::~Reunion() {
+  if (world_ != nullptr) world_->alone = was_alone_;
+}
+
 Ranks Ranks::join(const std::optional<fs::path>& plugin) {
   const auto launch = find_launch();
   Ranks ranks;

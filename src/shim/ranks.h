@@ -33,7 +33,8 @@ class Ranks {
   /// others may never get here. Launchers end them when this process exits with an error; abort() makes sure of it.
   ~Ranks();
 
-  /// Rank 0 goes on alone: the others have left it the rest. From now on it is the only one that is told of.
+  /// This rank goes on alone, as rank 0 does when the others have left it the rest. From now on it is the only one that
+  /// is told of, until a Reunion ends.
   void go_on_alone() noexcept;
 
   int rank() const noexcept;
@@ -59,11 +60,25 @@ class Ranks {
   [[noreturn]] void abort(int exit_code);
 
  private:
+  friend class Reunion;
   struct World;
   bool has_others() const noexcept;
   Ranks() noexcept;
 
   std::unique_ptr<World> world_;  // null: alone
+};
+
+/// A part of the work: where it ends, the rank is among the others as it was before, even if it went on alone.
+class Reunion {
+ public:
+  explicit Reunion(Ranks* ranks) noexcept;
+  Reunion(const Reunion&) = delete;
+  Reunion& operator=(const Reunion&) = delete;
+  ~Reunion();
+
+ private:
+  Ranks::World* world_;  // null: there are no others
+  bool was_alone_;
 };
 
 }  // namespace detent::shim

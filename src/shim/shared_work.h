@@ -19,6 +19,17 @@ namespace detent::shim {
 inline int rank_of(const Ranks* ranks) noexcept { return ranks == nullptr ? 0 : ranks->rank(); }
 inline int size_of(const Ranks* ranks) noexcept { return ranks == nullptr ? 1 : ranks->size(); }
 
+/// What a rank does by itself as long as this lives: it is told of no others.
+class Apart {
+ public:
+  explicit Apart(Ranks* ranks) noexcept : reunion_(ranks) {
+    if (ranks != nullptr) ranks->go_on_alone();
+  }
+
+ private:
+  Reunion reunion_;
+};
+
 /// Ranks that work on one thing together, and what ends their waiting for each other. Null: this process is alone.
 struct Team {
   Ranks* ranks = nullptr;

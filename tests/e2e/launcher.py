@@ -34,3 +34,13 @@ def mpirun(ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | N
         check=False,
     )
     return support.notes_apart(result)
+
+
+def by_rank(script: Path, rank: int, first: str) -> Path:
+    """A program that is detent, but on this rank first does something else."""
+    script.write_text(f"""#!/bin/sh
+[ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = {rank} ] && {first}
+exec {DETENT} "$@"
+""")
+    script.chmod(0o755)
+    return script

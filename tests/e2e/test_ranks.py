@@ -14,7 +14,7 @@ import pytest
 import support
 from decoders import build_decoder
 from failures import USAGE
-from launcher import mpirun
+from launcher import by_rank, mpirun
 from onnx import TensorProto, helper, numpy_helper
 from support import Path, sha256
 
@@ -290,16 +290,6 @@ def test_a_plan_tells_what_ranks_bring(tmp_path: Path) -> None:
     assert "the times of this run are not known" in unknown.stderr
 
 
-def by_rank(script: Path, rank: int, first: str) -> Path:
-    """A program that is detent, but on this rank first does something else."""
-    script.write_text(f"""#!/bin/sh
-[ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = {rank} ] && {first}
-exec {support.DETENT} "$@"
-""")
-    script.chmod(0o755)
-    return script
-
-
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_other_models_are_refused(model: Path, tmp_path: Path, failing: int) -> None:
     """Each rank reads its own copy, and one of them is another."""
@@ -352,17 +342,6 @@ def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failin
     assert re.search(rf"detent: error: rank {failing} on \S+: .*{sorted(broken.iterdir())[0].name}", result.stderr)
     assert not (tmp_path / "q.onnx").exists()
     assert not list(work.iterdir())
-
-
-def test_what_is_not_shared_out_is_refused(model: Path, data: Path, tmp_path: Path) -> None:
-    result = mpirun(2, "quantize", model, "-o", tmp_path / "q", "--calibration-data", data, "--family", "q4,fp16")
-    assert result.returncode == USAGE
-    assert "makes a family of models in one process" in result.stderr
-    assert not (tmp_path / "q").exists()
-    result = mpirun(2, "search", model, "-o", tmp_path / "q", "--calibration-data", data)
-    assert result.returncode == USAGE
-    assert "search runs in one process" in result.stderr
-    assert not (tmp_path / "q").exists()
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])

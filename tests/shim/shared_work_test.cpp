@@ -53,6 +53,26 @@ TEST(SharedWork, AProcessThatIsAloneKeepsWhatItHas) {
   EXPECT_TRUE(gather_files(nullptr, "/nowhere", {"missing"}).empty());
 }
 
+TEST(SharedWork, ARankIsAmongTheOthersAgainWhereItWasApart) {
+  auto ranks = beside_peer(1, {"\1"s, "\1"s});
+  {
+    const Apart apart(&ranks);
+    EXPECT_EQ(rank_of(&ranks), 0);
+    EXPECT_EQ(size_of(&ranks), 1);
+    EXPECT_FALSE(any_of(&ranks, false));  // nobody is asked
+    const Apart again(&ranks);
+  }
+  EXPECT_EQ(rank_of(&ranks), 1);
+  EXPECT_EQ(size_of(&ranks), 2);
+  {
+    const Reunion part(&ranks);
+    ranks.go_on_alone();
+  }
+  EXPECT_EQ(size_of(&ranks), 2);
+  EXPECT_TRUE(any_of(&ranks, false));
+  const Apart none(nullptr);
+}
+
 TEST(SharedWork, TakesWhatRankZeroSends) {
   auto ranks = beside_peer(1, {"\1"s, "a\0\0b\0"s, "\1"s});
   EXPECT_TRUE(broadcast_value(&ranks, false));

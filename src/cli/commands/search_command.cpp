@@ -77,7 +77,9 @@ void add_search(CLI::App& app, Signals& signals) {
       "search",
       "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them");
   const auto declared = std::make_shared<DeclaredOptions>(*command, config::kSearch);
-  command->footer("Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms");
+  command->footer(
+      "Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms\n\n"
+      "Started by mpirun, each process takes a share of the work; rank 0 times and writes.");
   command->callback([declared, &signals] {
     SearchOptions options;
     config::CommandLine line;
@@ -88,6 +90,7 @@ void add_search(CLI::App& app, Signals& signals) {
     options.progress = progress_to(progress, line.quiet);
     const auto result = search(options);
     progress.finish();
+    if (result.rank != 0) return;
     if (line.json) {
       print_text("{}", read_small_file((options.output / "front.json").string(), "the front"));
     } else {

@@ -97,7 +97,10 @@ std::string command_of(const SearchOptions& options, const SearchPoint& point) {
   if (options.batch_size > 0) line += fmt::format(" --batch-size {}", options.batch_size);
   for (const auto& value : options.input_values) line += " --input " + run::quoted(value);
   if (options.threads > 0) line += fmt::format(" --threads {}", options.threads);
-  if (point.node_formats.empty()) return line + " --format " + point.name;
+  if (point.node_formats.empty()) {
+    if (options.kernel_table) line += " --set " + run::quoted("kernel-table=" + options.kernel_table->string());
+    return line + " --format " + point.name;
+  }
   return line + " --config " + run::quoted((options.output / (point.name + ".yaml")).string());
 }
 

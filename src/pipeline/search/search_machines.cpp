@@ -139,7 +139,7 @@ std::vector<ServingMachine> serve(const std::vector<Machine>& machines,
 }
 
 std::vector<std::uint64_t> peak_memories(const SearchOptions& options, const std::vector<fs::path>& models,
-                                         std::vector<std::string>& notes) {
+                                         std::stop_token stop, std::vector<std::string>& notes) {
   BenchOptions bench;
   bench.models = models;
   bench.calibration_data = options.calibration_data.value_or("");
@@ -152,7 +152,7 @@ std::vector<std::uint64_t> peak_memories(const SearchOptions& options, const std
   bench.runs = 1;
   bench.program = shim::find_program().value_or("");
   bench.runtime = options.runtime;
-  bench.stop = options.stop;
+  bench.stop = std::move(stop);
   const auto told = detent::bench(bench);
   notes.insert(notes.end(), told.notes.begin(), told.notes.end());
   std::vector<std::uint64_t> bytes;

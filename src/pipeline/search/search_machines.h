@@ -39,6 +39,6 @@ std::vector<ServingMachine> serve(const std::vector<Machine>& machines,
 /// Bytes that a process takes which loads each of the models and runs a sample; 0 where it was not measured, of which
 /// a note tells.
 std::vector<std::uint64_t> peak_memories(const SearchOptions& options, const std::vector<std::filesystem::path>& models,
-                                         std::vector<std::string>& notes);
+                                         std::stop_token stop, std::vector<std::string>& notes);
 
 }  // namespace detent::pipeline

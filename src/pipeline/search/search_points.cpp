@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/failpoint.h"
 #include "base/file.h"
 #include "base/heap.h"
 #include "base/json.h"
@@ -29,6 +30,7 @@
 #include "run/files/model_fingerprint.h"
 #include "run/files/outputs.h"
 #include "run/samples/samples.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 namespace {
@@ -50,10 +52,12 @@ std::uint64_t memory_limit(const SearchOptions& options) {
 
 }  // namespace
 
-SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder)
+SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder,
+                           std::stop_token waiting)
     : options_(options),
       run_(run),
       folder_(std::move(folder)),
+      waiting_(std::move(waiting)),
       inputs_(run::input_specs(onnx::read_model(options.model))) {
   paths::make_folder(folder_);
   open_samples();
@@ -143,38 +147,158 @@ void SearchPoints::remember(const SearchPoint& point, const std::filesystem::pat
   record.commit();
 }
 
-bool SearchPoints::make(SearchPoint point) {
+std::vector<Attempt> SearchPoints::attempt(std::vector<SearchPoint> points) {
   const auto scope = run_.profiler.scope("Models of the front");
-  trim_heap();  // of the model before
-  const auto file = file_of(point);
-  try {
-    if (!recall(point, file)) {
-      judge(point, file, point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file));
-      remember(point, file);
+  std::vector<Attempt> attempts;
+  std::vector<std::size_t> missing;
+  std::vector<SearchPoint> wanted;
+  for (auto& point : points) {
+    attempts.push_back({std::move(point), {}});
+    if (recall(attempts.back().point, file_of(attempts.back().point))) continue;
+    missing.push_back(attempts.size() - 1);
+    wanted.push_back(attempts.back().point);
+  }
+  if (wanted.empty()) return attempts;
+  auto made = share(broadcast_points(ranks(), wanted, waiting_));
+  if (cut_off_) throw interrupted();
+  for (std::size_t w = 0; w < made.size(); ++w) {
+    auto& attempt = attempts[missing[w]];
+    const auto expected = std::exchange(attempt, std::move(made[w]));
+    attempt.point.single = expected.point.single;
+    attempt.point.expected_error = expected.point.expected_error;
+    attempt.point.expected_seconds = expected.point.expected_seconds;
+  }
+  return attempts;
+}
+
+void SearchPoints::help() {
+  for (;;) {
+    const auto wanted = broadcast_points(ranks(), {}, waiting_);
+    if (wanted.empty()) return;
+    share(wanted);
+  }
+}
+
+void SearchPoints::dismiss_helpers() { broadcast_points(ranks(), {}, waiting_); }
+
+// Of so many points, those that fall to a rank: the n-th of them, after n rounds of all ranks.
+std::vector<SearchPoint> SearchPoints::points_of(int rank, const std::vector<SearchPoint>& wanted) const {
+  std::vector<SearchPoint> points;
+  const auto size = static_cast<std::size_t>(shim::size_of(ranks()));
+  for (auto w = static_cast<std::size_t>(rank); w < wanted.size(); w += size) points.push_back(wanted[w]);
+  return points;
+}
+
+// On rank 0 what became of each. All of a rank's own work comes before any waiting.
+std::vector<Attempt> SearchPoints::share(const std::vector<SearchPoint>& wanted) {
+  std::vector<PointShare> shares;
+  shares.push_back(make_share(points_of(shim::rank_of(ranks()), wanted)));
+  if (shim::size_of(ranks()) > 1) {
+    ranks()->gather(
+        written(shares[0]),
+        [&](int rank, std::span<const std::byte> bytes) {
+          shares.push_back(read_share(rank, bytes, points_of(rank, wanted)));
+        },
+        waiting_);
+    const auto mine = files_of(shares[0]);
+    shim::gather_files(ranks(), folder_, mine, waiting_);
+    if (shim::rank_of(ranks()) != 0) {
+      for (const auto& name : mine) paths::remove(folder_ / name);
+      return {};
     }
+  }
+  std::vector<Attempt> all(wanted.size());
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    cut_off_ = cut_off_ || shares[rank].cut_off;
+    if (rank > 0) inferences_ += shares[rank].inferences;
+    for (std::size_t n = 0; n < shares[rank].attempts.size(); ++n) {
+      auto& attempt = all[rank + n * shares.size()] = std::move(shares[rank].attempts[n]);
+      if (rank > 0 && attempt.reason.empty()) attempt.reason = reason_against(attempt.point, &SearchPoints::finish);
+    }
+  }
+  return all;
+}
+
+PointShare SearchPoints::make_share(const std::vector<SearchPoint>& points) {
+  const bool finishes = shim::rank_of(ranks()) == 0;
+  const shim::Apart apart(ranks());
+  const auto before = inferences_;
+  PointShare share;
+  try {
+    for (const auto& point : points) {
+      auto& [made, reason] = share.attempts.emplace_back(Attempt{point, {}});
+      reason = reason_against(made, &SearchPoints::make);
+      if (reason.empty() && finishes) reason = reason_against(made, &SearchPoints::finish);
+      if (options_.progress) options_.progress("models", made_.size() + share.attempts.size(), 0);
+    }
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::interrupted || waiting_.stop_requested()) throw;
+    share.attempts.clear();
+    share.cut_off = true;
+  }
+  share.inferences = inferences_ - before;
+  return share;
+}
+
+// Models and their data, by what all their names begin with.
+std::vector<std::string> SearchPoints::files_of(const PointShare& share) const {
+  std::vector<std::string> names;
+  const auto entries = paths::entries_of(folder_);
+  for (const auto& attempt : share.attempts) {
+    const auto stem = file_of(attempt.point).stem().string();
+    for (const auto& entry : entries) {
+      if (attempt.reason.empty() && entry.filename().string().starts_with(stem))
+        names.push_back(entry.filename().string());
+    }
+  }
+  return names;
+}
+
+std::string SearchPoints::reason_against(SearchPoint& point, void (SearchPoints::*work)(SearchPoint&)) {
+  try {
+    (this->*work)(point);
+    return {};
   } catch (const Error& e) {
     const bool over_budget = e.kind() == ErrorKind::resource && options_.resources.memory_budget;
     if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device &&
         !over_budget)
       throw;
-    note(fmt::format("not tried: {}: {}", point.name, e.what()));
-    return false;
+    return e.what();
   }
-  made_.push_back({std::move(point), file});
-  if (options_.progress) options_.progress("models", made_.size(), 0);
-  return true;
 }
 
-void SearchPoints::judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found) {
-  inferences_ += (made_.empty() || !float_runs_.are_all ? 2 : 1) * judged_;
+void SearchPoints::make(SearchPoint& point) {
+  trim_heap();  // of the model before
+  failpoint("search.point");
+  const auto file = file_of(point);
+  const bool float_has_run = float_runs_.are_all;
+  const auto found = point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file);
+  inferences_ += (float_has_run ? 1 : 2) * judged_;
   point.error = std::pow(10, -found.sqnr_db / 10);
   point.sqnr_db = error_as_db(point.error);
   const auto& accuracy = options_.accuracy;
-  if (accuracy.metric == AccuracyMetric::command) {
-    point.value = run::share_of_float_score(accuracy, options_.model, file, float_score_, options_.stop);
-  } else if (accuracy.target) {
+  if (accuracy.target && accuracy.metric != AccuracyMetric::command)
     point.value = run::metric_value(found, accuracy.metric);
+}
+
+// What rank 0 alone does: the user's program may be nowhere else.
+void SearchPoints::finish(SearchPoint& point) {
+  const auto& accuracy = options_.accuracy;
+  const auto file = file_of(point);
+  if (accuracy.metric == AccuracyMetric::command)
+    point.value = run::share_of_float_score(accuracy, options_.model, file, float_score_, options_.stop);
+  remember(point, file);
+}
+
+bool SearchPoints::keep(Attempt attempt) {
+  auto& [point, reason] = attempt;
+  if (!reason.empty()) {
+    note(fmt::format("not tried: {}: {}", point.name, reason));
+    return false;
   }
+  auto file = file_of(point);
+  made_.push_back({std::move(point), std::move(file)});
+  return true;
 }
 
 std::uint64_t SearchPoints::memory_to_time(std::uint64_t bytes) const {

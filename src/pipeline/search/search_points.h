@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "data/sample.h"
 #include "detent/search.h"
 #include "pipeline/run.h"
+#include "pipeline/search/shared_points.h"
 #include "run/comparison/deployed_fidelity.h"
 #include "run/comparison/float_runs.h"
 #include "run/samples/content_order.h"
@@ -26,17 +29,26 @@ struct MadePoint {
 
 class SearchPoints {
  public:
-  /// `run` has all that mixtures are made of. Everything given must outlive this.
-  SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder);
+  /// `run` has all that mixtures are made of. `waiting`: what ends waiting for other ranks. What is given must outlive
+  /// this.
+  SearchPoints(const SearchOptions& options, Run& run, std::filesystem::path folder, std::stop_token waiting);
 
-  /// Writes the mixture of the point's formats, or without any the model of a run of quantize() alone, and measures its
-  /// results beside the float model's; false: the model has no such form, of which a note tells.
-  bool make(SearchPoint point);
+  /// Writes the mixture of each point's formats, or without any the model of a run of quantize() alone, and measures
+  /// its results beside the float model's. Ranks share the points, and rank 0 gets what all of them made.
+  std::vector<Attempt> attempt(std::vector<SearchPoint> points);
+  /// On other ranks: takes a share of the points that rank 0 wants, until it wants no more.
+  void help();
+  /// On rank 0: it wants no more.
+  void dismiss_helpers();
+  /// Keeps what was made, and a note of what was not; false: that is so.
+  bool keep(Attempt attempt);
   /// Times of those that have none yet, in turns with the float model's, which is timed in any case. Throws resource
   /// where they cannot be measured.
   void time();
   /// When time is up: forgets those that have no times yet. False: nothing is left.
   bool keep_timed();
+  /// Whether it was up on another rank first.
+  bool cut_off() const noexcept { return cut_off_; }
 
   const std::vector<MadePoint>& made() const noexcept { return made_; }
   const std::vector<std::string>& notes() const noexcept { return notes_; }
@@ -50,7 +62,15 @@ class SearchPoints {
   run::DeployedFidelity write_alone(SearchPoint& point, const std::filesystem::path& file);
   std::vector<LatencyChange> measure(const std::vector<std::filesystem::path>& files, std::uint64_t memory);
   std::uint64_t memory_to_time(std::uint64_t bytes) const;
-  void judge(SearchPoint& point, const std::filesystem::path& file, const run::DeployedFidelity& found);
+  shim::Ranks* ranks() const { return options_.resources.ranks; }
+  std::vector<Attempt> share(const std::vector<SearchPoint>& wanted);
+  std::vector<SearchPoint> points_of(int rank, const std::vector<SearchPoint>& wanted) const;
+  PointShare make_share(const std::vector<SearchPoint>& points);
+  /// Throws Error where the model has no such form.
+  void make(SearchPoint& point);
+  void finish(SearchPoint& point);
+  std::string reason_against(SearchPoint& point, void (SearchPoints::*work)(SearchPoint&));
+  std::vector<std::string> files_of(const PointShare& share) const;
   /// What an interrupted search has found of the same model and samples, if it has.
   bool recall(SearchPoint& point, const std::filesystem::path& file) const;
   void remember(const SearchPoint& point, const std::filesystem::path& file) const;
@@ -60,6 +80,7 @@ class SearchPoints {
   const SearchOptions& options_;
   Run& run_;
   std::filesystem::path folder_;
+  std::stop_token waiting_;
   std::vector<data::InputSpec> inputs_;  // of the float model
   std::unique_ptr<data::SampleSource> given_;
   std::optional<run::ContentOrderedSamples> source_;
@@ -70,6 +91,7 @@ class SearchPoints {
   bool was_busy_ = false;
   double float_seconds_ = 0;  // of one sample
   std::optional<double> float_score_;
+  bool cut_off_ = false;
   run::KeptFloatRuns float_runs_;  // of those that judge
   std::vector<std::string> notes_;
   std::uint64_t inferences_ = 0;

@@ -1,5 +1,6 @@
 #include "pipeline/search/search_singles.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -12,12 +13,6 @@ namespace detent::pipeline {
 namespace {
 
 using config::NodeFormat;
-
-std::vector<std::string> would_fall_back(Run& run) {
-  auto& integers = *run.integers;
-  if (!integers.evaluator || integers.draft.assignment.placement.marks.empty()) return {};
-  return remedies::nodes_that_would_fall_back(integers.draft, *integers.evaluator);
-}
 
 std::vector<std::string> faster_in_float(Run& run) {
   auto options = run.options;  // of mixtures, whose formats are given
@@ -54,7 +49,15 @@ void add_recurrent(const Candidates& candidates, searching::Choice& choice) {
 
 }  // namespace
 
-std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates, std::span<const NodeFormat> formats) {
+std::vector<std::string> nodes_that_would_fall_back(Run& run, std::span<const NodeFormat> formats) {
+  if (!run.integers || std::find(formats.begin(), formats.end(), NodeFormat::int8) == formats.end()) return {};
+  auto& integers = *run.integers;
+  if (!integers.evaluator || integers.draft.assignment.placement.marks.empty()) return {};
+  return remedies::nodes_that_would_fall_back(integers.draft, *integers.evaluator);
+}
+
+std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates, std::span<const NodeFormat> formats,
+                                         const std::vector<std::string>& would_fall_back) {
   std::vector<SingleFormat> all;
   for (const auto format : formats) {
     if (format == NodeFormat::fp32) continue;
@@ -64,7 +67,7 @@ std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates,
       auto for_size = single;
       for_size.name += "-for-size";
       add_recurrent(candidates, for_size.choice);
-      leave_in_float(candidates, would_fall_back(run), for_size.choice);
+      leave_in_float(candidates, would_fall_back, for_size.choice);
       single.choice = for_size.choice;
       leave_in_float(candidates, faster_in_float(run), single.choice, NodeFormat::w8);
       all.push_back(std::move(single));

@@ -5,6 +5,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/runs/sealed.h"
 #include "mpi/peer.h"
+#include "pipeline/search/shared_points.h"
 #include "remedies/shared_trials.h"
 #include "run/merged_statistics.h"
 #include "shim/shared_work.h"
@@ -25,8 +26,15 @@ void take_values(int rank, const std::vector<std::string>& messages) {
   std::vector<double> sizes;
   for (const auto& message : messages) sizes.push_back(static_cast<double>(message.size()));
   require(shim::owners_of(sizes, 2).size() == sizes.size(), "each item has an owner");
+  for (const auto& message : messages) {
+    try_to([&] {
+      const auto share = pipeline::read_share(1, as_byte_span(message), std::vector<SearchPoint>(1));
+      require(share.attempts.size() == (share.cut_off ? 0U : 1U), "each model that was asked for has figures");
+    });
+  }
   auto ranks = test::beside_peer(rank, messages);
   try_to([&] {
+    pipeline::broadcast_points(&ranks, {}, {});
     shim::any_of(&ranks, false);
     shim::broadcast_names(&ranks, {"a", ""});
     shim::broadcast_value(&ranks, std::uint64_t{1});
