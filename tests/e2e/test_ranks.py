@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 
+import decoders
 import graphs
 import numpy as np
 import onnx
@@ -160,6 +161,48 @@ def test_integers(tmp_path: Path, network: str, options: list[object]) -> None:
     onnx.save(make(), tmp_path / "m.onnx")
     data = support.save_samples(tmp_path / "data", samples())
     same_bytes(tmp_path / "m.onnx", tmp_path / "out", "--calibration-data", data, *options)
+
+
+def decoder_samples(count: int = 7) -> list[dict[str, np.ndarray]]:
+    """Of different lengths, with as many tokens in the cache as came before, or none."""
+    samples = []
+    for i in range(count):
+        length, past = 5 + i, 3 * (i % 3)
+        shape = (1, decoders.SHAPE.kv_heads, past, decoders.SHAPE.head)
+        cache = {name: RNG.standard_normal(shape).astype(np.float32) for name in decoders.empty_cache()}
+        ids = RNG.integers(1, decoders.VOCABULARY, (1, length))
+        samples.append({"input_ids": ids, "attention_mask": np.ones((1, past + length), np.int64), **cache})
+    return samples
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [*support.PLAIN],
+        [*BALANCED, "--optimize-for", "size"],
+        [*support.PLAIN, "--finetune", "gptq"],
+        [*support.PLAIN, "--finetune", "adaround", "--set", "num-iterations=20"],
+        ["--weights-only"],
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_a_decoder_with_a_cache(tmp_path: Path, options: list[object]) -> None:
+    onnx.save(decoders.decoder(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", decoder_samples())
+    told = same_bytes(tmp_path / "m.onnx", tmp_path / "out", "--calibration-data", data, *options)
+    assert told["samples"] == 7
+
+
+def test_statistics_of_a_decoder(tmp_path: Path) -> None:
+    onnx.save(decoders.decoder(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", decoder_samples())
+    found = set()
+    for ranks in (1, *RANKS):
+        command = ["calibrate", tmp_path / "m.onnx", "-o", tmp_path / "stats", "--calibration-data", data, *support.PLAIN]
+        result = mpirun(ranks, *command) if ranks > 1 else support.detent(*command)
+        assert (result.returncode, result.stderr) == (0, ""), result.stderr
+        found.add(sha256(tmp_path / "stats"))
+    assert len(found) == 1
 
 
 def test_all_decide_as_rank_0_measures(tmp_path: Path) -> None:
