@@ -62,6 +62,8 @@ struct PlannedShare {
   double exchanged_bytes = 0;  // that all ranks get of each other, all together
   double gathered_bytes = 0;   // that rank 0 gets of each other rank
 
+  /// What rank 0 gets of so many ranks.
+  double received_bytes(std::size_t ranks) const noexcept;
   /// Time of so many ranks that are joined by such a network.
   double seconds(std::size_t ranks, double bits_per_second) const noexcept;
 };

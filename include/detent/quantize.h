@@ -329,6 +329,7 @@ struct QuantizeResult {
   /// Of the processes that MPI started. Rank 0 alone has a result and has written the output.
   int rank = 0;
   int ranks = 1;
+  std::uint64_t received_bytes = 0;  // that rank 0 got of the others
 };
 
 struct FamilyMember {

@@ -33,10 +33,16 @@ std::uint64_t PlannedDevice::peak() const noexcept {
   return bytes;
 }
 
+double PlannedShare::received_bytes(std::size_t ranks) const noexcept {
+  const auto n = static_cast<double>(std::max<std::size_t>(ranks, 1));
+  return exchanged_bytes * (n - 1) / n + gathered_bytes * (n - 1);
+}
+
 double PlannedShare::seconds(std::size_t ranks, double bits_per_second) const noexcept {
   const auto n = static_cast<double>(std::max<std::size_t>(ranks, 1));
-  const double bytes = exchanged_bytes * (n - 1) / n + gathered_bytes * (n - 1);
-  return shared_seconds / std::min(n, std::max(parts, 1.0)) + own_seconds + 8 * bytes / bits_per_second;
+  const double sent = exchanged_bytes * (n - 1) / n;  // before or after others send as much: the two take turns
+  return shared_seconds / std::min(n, std::max(parts, 1.0)) + own_seconds +
+         8 * (received_bytes(ranks) + sent) / bits_per_second;
 }
 
 namespace {

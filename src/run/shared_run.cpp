@@ -95,7 +95,9 @@ double measured_by_first(const Resources& resources, const std::stop_token& stop
 
 QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,
                          const std::function<QuantizeResult(const QuantizeOptions&)>& call) {
-  return among(ranks, options, call);
+  auto result = among(ranks, options, call);
+  result.received_bytes = ranks.received_bytes();
+  return result;
 }
 
 SearchResult run_among(shim::Ranks& ranks, const SearchOptions& options,

@@ -167,11 +167,12 @@ struct Ranks::World {
   }
 
   /// Whether there were any bytes.
-  bool take_from(int peer, const Take& take, const std::stop_token& stop) const {
+  bool take_from(int peer, const Take& take, const std::stop_token& stop) {
     const auto count = announced_by(peer, stop);
     const auto bytes = std::make_unique_for_overwrite<std::byte[]>(count);
     send(&kGo, sizeof kGo, peer);
     receive(bytes.get(), count, peer);
+    received += count;
     take(peer, {bytes.get(), count});
     return count > 0;
   }
@@ -184,7 +185,7 @@ struct Ranks::World {
     }
   }
 
-  void take_pieces(const Take& take, const std::stop_token& stop) const {
+  void take_pieces(const Take& take, const std::stop_token& stop) {
     const Take filled = [&](int peer, std::span<const std::byte> piece) {
       if (!piece.empty()) take(peer, piece);
     };
@@ -194,16 +195,17 @@ struct Ranks::World {
     }
   }
 
-  void broadcast(std::vector<std::byte>& bytes, const std::stop_token& stop) const {
+  void broadcast(std::vector<std::byte>& bytes, const std::stop_token& stop) {
     for (int peer = 1; rank == 0 && peer < size; ++peer) give(bytes, peer, stop);
     if (rank == 0) return;
     bytes.resize(announced_by(0, stop));
     send(&kGo, sizeof kGo, 0);
     receive(bytes.data(), bytes.size(), 0);
+    received += bytes.size();
   }
 
   // In each round the ranks stand in pairs, which all know; one is by itself. The lower one gives first.
-  void exchange(std::span<const std::byte> mine, const Take& take, const std::stop_token& stop) const {
+  void exchange(std::span<const std::byte> mine, const Take& take, const std::stop_token& stop) {
     for (int round = 0; round < size; ++round) {
       const int peer = (round - rank + size) % size;
       if (peer == rank) continue;
@@ -230,6 +232,7 @@ struct Ranks::World {
   const mpi::Calls& calls;
   int rank = 0;
   int size = 1;
+  std::uint64_t received = 0;  // bytes
   bool alone = false;          // nobody else takes part any more
   bool in_collective = false;  // stays set when an exception broke one off
   int exceptions_before = std::uncaught_exceptions();
@@ -243,6 +246,7 @@ Ranks::~Ranks() = default;
 bool Ranks::has_others() const noexcept { return world_ && !world_->alone; }
 int Ranks::rank() const noexcept { return has_others() ? world_->rank : 0; }
 int Ranks::size() const noexcept { return has_others() ? world_->size : 1; }
+std::uint64_t Ranks::received_bytes() const noexcept { return world_ ? world_->received : 0; }
 
 void Ranks::go_on_alone() noexcept {
   if (world_) world_->alone = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -39,6 +40,8 @@ class Ranks {
 
   int rank() const noexcept;
   int size() const noexcept;
+  /// Bytes that came from other ranks so far, without those by which they agree about them.
+  std::uint64_t received_bytes() const noexcept;
 
   /// Collective. On rank 0 `take` is called once for each other rank, in rank order, with the `mine` of that rank; only
   /// one rank's bytes are in memory at a time. Any number of bytes. Throws device when MPI fails, interrupted when a

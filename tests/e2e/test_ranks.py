@@ -333,6 +333,22 @@ def test_a_plan_tells_what_ranks_bring(tmp_path: Path) -> None:
     assert "the times of this run are not known" in unknown.stderr
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("method", ["gptq", "adaround", "nearest"])
+def test_a_plan_knows_what_travels(tmp_path: Path, method: str, ranks: int) -> None:
+    onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", graphs.cnn_samples(40))
+    words = [tmp_path / "m.onnx", "--calibration-data", data, *support.PLAIN, "--json", "--threads", 1]
+    words += ["--finetune", method, "--set", "num-iterations=5"] if method != "nearest" else []
+    made = mpirun(ranks, "quantize", *words, "-o", tmp_path / "q.onnx", "--no-bench")
+    assert (made.returncode, made.stderr) == (0, "")
+    planned = support.detent("plan", *words, "--ranks", ranks, "--network", "1Gbit")
+    assert (planned.returncode, planned.stderr) == (0, "")
+    stages = next(t for t in json.loads(planned.stdout)["ranks"] if t["ranks"] == ranks)["stages"]
+    received = json.loads(made.stdout)["received_bytes"]
+    assert sum(s["received_bytes"] for s in stages) == pytest.approx(received, rel=0.25)
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_other_models_are_refused(model: Path, tmp_path: Path, failing: int) -> None:
     """Each rank reads its own copy, and one of them is another."""

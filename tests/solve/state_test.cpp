@@ -161,7 +161,13 @@ TEST(SharedSamples, ComeToAllInTheirOrder) {
       if (runner_of(s, 2) == 0 && !is_held_back(s)) theirs += sent(static_cast<float>(10 * s + layer));
     }
   }
-  const auto hand_out = [&](const std::vector<std::string>& messages) {
+  // The first of them come by themselves, the others together.
+  const auto hand_out = [&](const std::string& all) {
+    constexpr std::size_t kSingle = 6;
+    const std::size_t size = sent(0).size();
+    std::vector<std::string> messages;
+    for (std::size_t i = 0; i < kSingle; ++i) messages.push_back(all.substr(i * size, size));
+    messages.push_back(all.substr(kSingle * size));
     auto ranks = detent::test::beside_peer(1, messages);
     SharedSamples shared(spool, 2, true, {&ranks});
     for (std::size_t s = 0; s < 16; ++s) {
@@ -178,9 +184,9 @@ TEST(SharedSamples, ComeToAllInTheirOrder) {
     EXPECT_EQ(next, 32U);
     EXPECT_EQ(elsewhere, 2U);  // of sample 8, which rank 0 holds back
   };
-  hand_out({theirs});
-  EXPECT_THROW(hand_out({theirs.substr(0, theirs.size() - 8)}), Error);
-  EXPECT_THROW(hand_out({theirs.substr(0, theirs.size() - 64)}), Error);
+  hand_out(theirs);
+  EXPECT_THROW(hand_out(theirs.substr(0, theirs.size() - 8)), Error);
+  EXPECT_THROW(hand_out(theirs.substr(0, theirs.size() - 64)), Error);
 }
 
 TEST(SolvedLayers, WhatIsToldOfThemIsSealed) {

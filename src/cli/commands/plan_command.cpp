@@ -207,7 +207,9 @@ nlohmann::json ranks_json(const Plan& p, std::size_t asked, double rate) {
   for (const auto& time : times_of_ranks(p, asked, rate)) {
     nlohmann::json stages;
     for (std::size_t i = 0; i < p.shares.size(); ++i)
-      stages.push_back({{"what", p.shares[i].what}, {"seconds", time.stages[i]}});
+      stages.push_back({{"what", p.shares[i].what},
+                        {"seconds", time.stages[i]},
+                        {"received_bytes", p.shares[i].received_bytes(time.ranks)}});
     out.push_back(
         {{"ranks", time.ranks}, {"seconds", time.seconds}, {"efficiency", time.efficiency}, {"stages", stages}});
   }

@@ -117,6 +117,7 @@ nlohmann::json family_json(const QuantizeOptions& options, const QuantizeResult&
       {"output", options.output.string()},        {"samples", r.samples}, {"model_bytes_before", r.model_bytes_before},
       {"model_bytes_after", r.model_bytes_after}, {"notes", r.notes},     {"peak_memory_bytes", r.peak_memory},
       {"family", nlohmann::json::array()}};
+  if (r.ranks > 1) out["received_bytes"] = r.received_bytes;
   for (const auto& member : r.family) {
     auto told = quantize_json(options_of(member, options), member.result);
     told["member"] = member.name;
@@ -141,6 +142,7 @@ nlohmann::json quantize_json(const QuantizeOptions& options, const QuantizeResul
                      {"faster_in_float", r.faster_in_float},       {"notes", r.notes},
                      {"peak_memory_bytes", r.peak_memory}};
   out.update(outcome_json(r));
+  if (r.ranks > 1) out["received_bytes"] = r.received_bytes;
   for (const auto& s : r.stages)
     out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});
   if (r.transformer) out["transformer"] = transformer_json(*r.transformer);

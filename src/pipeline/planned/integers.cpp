@@ -38,10 +38,16 @@
 namespace detent::pipeline {
 namespace {
 
-// A guess: the share of the machine's peak that convolutions and products of middling size reach, and a nanosecond for
-// each observed element and thread.
-constexpr double kReached = 0.45;
+// The share of the machine's peak that products reach, the more the larger they are for each thread (measured on
+// ResNet-18 and ResNet-50 of two sizes each, RRDB and BERT: 0.22 of 14 million operations, 0.45 of 28, 0.61 to 0.72 of
+// 150 and more); and a nanosecond for each observed element and thread.
+constexpr double kReached = 0.72, kHalfReached = 2e7;  // operations of a product
+// The same of summing up and solving, of operations that solve::LayerCost counts: GPTQ saves some of these (measured on
+// both ResNets and BERT: 0.7 to 1.6), and iterations do much beside products (0.3).
+constexpr double kReachedByGptq = 1.0, kReachedByIterating = 0.3;
 constexpr double kObserved = 1e-9;
+// Bytes of the statistics of a value as ranks send them (measured on ResNet-18).
+constexpr double kRangeSent = 95, kHistogramSent = 5100;
 
 const run::Prepared& prepared_of(const Run& run) { return run.integers->draft.prepared; }
 const quantization::Placement& placement_of(const Run& run) { return run.integers->draft.assignment.placement; }
@@ -56,8 +62,10 @@ bool measures(const Run& run) { return config::may_measure_accuracy(run.options)
 
 // All samples once through the model.
 double seconds_of_inference(const Forecast& forecast) {
-  return static_cast<double>(forecast.plan.flops) / (kReached * forecast.machine.flops_per_second) *
-         static_cast<double>(forecast.plan.files);
+  const double reached = kReached * forecast.machine.flops_per_second;
+  const double small = kHalfReached * static_cast<double>(forecast.circumstances.threads);  // for each product
+  const double flops = static_cast<double>(forecast.plan.flops) + small * static_cast<double>(forecast.products);
+  return flops / reached * static_cast<double>(forecast.plan.files);
 }
 
 // Inferences of all samples that measuring takes. Runs of the whole model are: all samples for the extremes of
@@ -142,10 +150,10 @@ void add_sweep(const Run& run, const Forecast& forecast, Plan& plan) {
                  {"tensors spooled between segments", std::min(sweep.spool_bytes, sweep.spool.records)}};
 }
 
-// Of tuning in several ranks. Measured on ResNet-50: two fifths of summing up and solving are done by each of them.
+// Of tuning in several ranks. Measured on ResNet-50: three fifths of summing up and solving are done by each of them.
 void add_share_of_tuning(const std::vector<solve::LayerCost>& costs, const FinetuneConfig& config,
                          const Forecast& forecast, Plan& plan) {
-  constexpr double kByEach = 0.4, kRowsOfPiece = 64;
+  constexpr double kByEach = 0.6, kRowsOfPiece = 64;
   double bytes = 0, flops = 0, pieces = 0;
   for (const auto& cost : costs) {
     bytes += solve::exchanged_bytes(cost, config, std::max<std::size_t>(plan.files, 1));
@@ -176,7 +184,8 @@ void add_finetune(const onnx::Model& model, const FinetuneConfig& config, const 
   plan.finetune.layers = costs.size();
   plan.finetune.heaviest = heaviest.name;
   plan.finetune.heaviest_bytes = heaviest.bytes;
-  const double rate = kReached * forecast.machine.flops_per_second;
+  const bool iterates = config.rounding != WeightSolver::gptq;
+  const double rate = (iterates ? kReachedByIterating : kReachedByGptq) * forecast.machine.flops_per_second;
   if (rate > 0) {
     plan.finetune.seconds = flops / rate;
     add_share_of_tuning(costs, config, forecast, plan);
@@ -300,6 +309,8 @@ void predict_calibration(Run& run, Forecast& forecast) {
     return;
   }
   forecast.types = std::move(types);
+  forecast.products = std::count_if(prepared.model.graph.nodes.begin(), prepared.model.graph.nodes.end(),
+                                    [](const auto& node) { return graph::is_product(node); });
   add_cost(*cost, plan);
   add_sweep(run, forecast, plan);
   plan.stages = {{"calibration", plan.peak_memory}};
@@ -310,10 +321,11 @@ void predict_calibration(Run& run, Forecast& forecast) {
   if (forecast.machine.flops_per_second <= 0) return;
   const double observing = kObserved * static_cast<double>(plan.observed_elements) / forecast.machine.threads;
   plan.calibration_seconds = seconds_of_inference(forecast) + observing * static_cast<double>(plan.files);
+  const double sent = forecast.circumstances.histograms ? kHistogramSent : kRangeSent;
   plan.shares.push_back({.what = "calibration",
                          .shared_seconds = plan.calibration_seconds,
                          .parts = static_cast<double>(plan.files),
-                         .gathered_bytes = static_cast<double>(planning::statistics_bytes(forecast.circumstances))});
+                         .gathered_bytes = sent * static_cast<double>(plan.tensors_observed)});
 }
 
 void predict_measuring(Run& run, Forecast& forecast) {

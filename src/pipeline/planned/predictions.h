@@ -31,6 +31,7 @@ struct Forecast {
   /// With static shapes, as in the first sample. Unset: not known, and neither are memory and work.
   std::optional<graph::ValueTypes> types = {};
   planning::Circumstances circumstances = {};
+  std::ptrdiff_t products = 0;  // of the model
   remedies::StageMemory memory = {};
   profile::MachinePeaks machine = {};
 };

@@ -81,7 +81,7 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
       if (!descent.sweep(ranges[i])) break;
     }
   });
-  gather_rows(integers, ranges, weights.fan_in, control.team());
+  gather_integers(integers, weights, ranges, control.team());
   return integers;
 }
 

@@ -237,7 +237,7 @@ Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry
       std::copy(mine.begin(), mine.end(), result.begin() + begin);
     });
   }
-  gather_rows(result, ranges, k, team);
+  gather_integers(result, weights, ranges, team);
   return result;
 }
 

@@ -233,7 +233,7 @@ Integers rounded(const Problem& problem, std::size_t sweeps, const Kernels& kern
       integers[at - at % k + problem.order[at % k]] = sorted[at];
     }
   });
-  gather_rows(integers, pieces, k, control.team());
+  gather_integers(integers, problem.weights, pieces, control.team());
   return integers;
 }
 

@@ -87,7 +87,7 @@ Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std:
       std::copy_n(second.begin() + at, k, first.begin() + at);
     }
   });
-  gather_rows(first, ranges, k, control.team());
+  gather_integers(first, weights, ranges, control.team());
   return first;
 }
 

@@ -59,10 +59,10 @@ class Problem final : public StreamedIterations {
     for (const RowRange rows : pieces_) steps_.emplace_back(rows, geometry, kernels);
   }
 
-  Solution found(const FinetuneConfig& config) {
+  Solution found(const QuantizedWeights& weights, const FinetuneConfig& config) {
     Solution solution = run(*this, config, control_);
     const auto team = control_.team();
-    gather_rows(solution.integers, pieces_, solution.integers.size() / variables_.rows(), team);
+    gather_integers(solution.integers, weights, pieces_, team);
     if (!solution.bias.empty()) gather_rows(solution.bias, pieces_, 1, team);
     return solution;
   }
@@ -114,7 +114,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   if (solver == nullptr || samples.count() == 0) return nearest(weights, bias);
   check_has_streamed_form(*solver);
   Problem problem(weights, geometry, bias, samples, config, kernels, control);
-  Solution solution = problem.found(config);
+  Solution solution = problem.found(weights, config);
   if (uses_sample_descent(config)) {
     solution.integers = descend_on_samples(weights, geometry, solution, samples, config, kernels, control);
   }

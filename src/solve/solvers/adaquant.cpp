@@ -105,7 +105,7 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
   if (form.positions == 0) return nearest(weights, {}).integers;
   AdaQuantOnCpu problem(weights, quadratic, config, kernels, control);
   Integers integers = run(problem, config, control);
-  gather_rows(integers, problem.ranges(), weights.fan_in, control.team());
+  gather_integers(integers, weights, problem.ranges(), control.team());
   return integers;
 }
 

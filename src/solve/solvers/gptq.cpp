@@ -184,9 +184,9 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
       }
     });
   });
-  gather_rows(plain, pieces, weights.fan_in, team);
+  gather_integers(plain, weights, pieces, team);
   if (form.symmetric) return plain;
-  gather_rows(best, pieces, weights.fan_in, team);
+  gather_integers(best, weights, pieces, team);
   return better_rows(weights, form, bias, config, std::move(plain), best, kernels, control);
 }
 

@@ -1,9 +1,12 @@
 #include "solve/sweep/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
+#include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
+#include "solve/layers/reconstruction_targets.h"
 #include "solve/solvers.h"
 #include "solve/sweep/finetune.h"
 #include "solve/sweep/tuned_layer.h"
@@ -43,20 +46,43 @@ std::vector<LayerCost> layer_costs(const onnx::Model& model, const graph::ValueT
   return costs;
 }
 
+namespace {
+
+// How often a method tells others of its integers, in the form that it is given: what rounds, each time that the better
+// of two are chosen, and descent.
+double times_integers_travel(const LayerCost& cost, const FinetuneConfig& config, bool has_inputs, bool aims) {
+  if (cost.streamed) return uses_sample_descent(config) ? 2 : 1;
+  const double descends = coordinate_sweeps(config) > 0 ? 1 : 0;
+  if (config.rounding != WeightSolver::gptq) return (config.rounding == WeightSolver::nearest ? 0 : 2) + descends;
+  if (has_inputs) return 1;
+  return (aims || descends > 0 ? 4 : 1) + descends;
+}
+
+}  // namespace
+
 double exchanged_bytes(const LayerCost& cost, const FinetuneConfig& config, std::uint64_t samples) {
   const auto& geometry = cost.geometry;
   const auto positions = static_cast<double>(Patches(geometry, cost.input_shape).positions());
   const auto input = static_cast<double>(product_of(cost.input_shape));
   const auto groups = static_cast<double>(geometry.groups), fan_in = static_cast<double>(geometry.fan_in());
   const auto outputs = static_cast<double>(geometry.outputs), all = static_cast<double>(samples);
-  const double integers = outputs * fan_in * sizeof(std::int32_t);
-  if (cost.streamed) return sizeof(float) * all * (input + positions * outputs) + integers;
-  const double drawn = static_cast<double>(gram_positions(geometry)) / all + 1;
-  const bool whole = positions <= drawn || (ShiftedSums::saves_work(geometry) && positions <= kTimesByShifts * drawn);
-  const double of_sample = whole ? input : drawn * groups * fan_in;
-  const bool has_sums = all * std::min(positions, drawn) > static_cast<double>(most_positions(geometry, config));
-  const double fitted = 1 - 1.0 / kHeldBackEvery;
-  return sizeof(float) * (fitted * all * of_sample + (has_sums ? groups * fan_in * fan_in / 2 : 0)) + integers;
+  const double fitted = all * (1 - 1.0 / kHeldBackEvery);
+  const bool aims =
+      config.update_bias || asymmetric_share(positions_per_weight(geometry, cost.input_shape, samples)) > 0;
+  const double whole = input + (aims ? positions * outputs : 0);
+  if (cost.streamed)
+    return sizeof(float) * fitted * whole + outputs * fan_in * times_integers_travel(cost, config, false, aims);
+  const double drawn = static_cast<double>(gram_positions(geometry)) / all + 1, taken = std::min(positions, drawn);
+  const bool all_are_taken =
+      positions <= drawn || (!aims && ShiftedSums::saves_work(geometry) && positions <= kTimesByShifts * drawn);
+  const double part = std::min(whole, drawn * (groups * fan_in + (aims ? outputs : 0)));
+  // Samples come as a whole until there are so many positions that sums begin.
+  const auto most = static_cast<double>(most_positions(geometry, config));
+  const double before = all_are_taken ? fitted : std::min(fitted, std::floor(most / taken) + 1);
+  const bool has_sums = all * taken > most;
+  const double sums = has_sums ? groups * fan_in * fan_in / 2 + (aims ? outputs * fan_in : 0) : 0;
+  return sizeof(float) * (before * whole + (fitted - before) * part + sums) +
+         outputs * fan_in * times_integers_travel(cost, config, !has_sums, aims);
 }
 
 const LayerCost& heaviest(const std::vector<LayerCost>& costs) {

@@ -113,11 +113,16 @@ void LayerTuner::take(LayerProblem& problem, std::size_t sample, store::Record r
 
 // An empty array stands behind what was drawn.
 store::Record LayerTuner::reduced(const LayerProblem& problem, std::size_t sample, store::Record record) const {
-  if (is_held_back(sample) || !problem.sums || !options_.device.is_cpu()) return record;
+  if (is_held_back(sample)) return record;
+  if (!needs_targets_[number(problem)] && record.size() == 2)
+    record.pop_back();  // the float model ran for other layers
+  if (!problem.sums || !options_.device.is_cpu()) return record;
   const auto targets = problem.needs_targets ? data::floats(record[1]) : std::span<const float>();
   const std::size_t number = sample - sample / kHeldBackEvery;  // among those that are fitted to
   auto drawn = problem.sums->drawn(number, record[0].shape, data::floats(record[0]), targets);
-  if (!drawn) return record;
+  const auto count = [](const auto& some) { return some.inputs.values.size() + some.targets.values.size(); };
+  const auto whole = data::floats(record[0]).size() + targets.size();
+  if (!drawn || count(*drawn) >= whole) return record;
   const auto kept = std::make_shared<DrawnPatches>(std::move(*drawn));
   const auto array = [&](const Tile& tile) -> data::Array {
     const Shape shape{static_cast<std::int64_t>(tile.capacity), static_cast<std::int64_t>(tile.rows)};

@@ -11,7 +11,10 @@
 namespace detent::solve {
 namespace {
 
-constexpr std::size_t kTogether = std::size_t{4} << 20;  // bytes that a rank sends at a time, or one record
+// Bytes that a rank sends at a time, or one record; the latter in the first rounds, since what a layer takes of a
+// sample can be drawn from it by others only once sums have begun.
+constexpr std::size_t kTogether = std::size_t{4} << 20;
+constexpr std::size_t kSingleRounds = 3;
 constexpr std::size_t kAlignment = 16;
 
 // A record in a message: numbers of 8 bytes, which are that of its arrays and for each its type, its dimensions and
@@ -122,9 +125,9 @@ store::Record SharedSamples::take_own(std::size_t layer, std::size_t sample) {
   return std::move(*record);
 }
 
-void SharedSamples::exchange_some(std::size_t samples, const Reduce& reduce) {
+void SharedSamples::exchange_some(std::size_t samples, std::size_t most, const Reduce& reduce) {
   Packer packer;
-  for (; sent_ < samples * layers_ && packer.bytes().size() < kTogether; ++sent_) {
+  for (; sent_ < samples * layers_ && packer.bytes().size() < most; ++sent_) {
     const std::size_t sample = sent_ / layers_;
     if (!is_mine(sample) || !travels(sample)) continue;
     const std::size_t layer = sent_ % layers_;
@@ -149,7 +152,8 @@ void SharedSamples::hand_out(std::size_t samples, const Reduce& reduce, const Ta
       continue;
     }
     auto& queue = queues_[runner];
-    if (queue.empty()) exchange_some(samples, reduce);
+    const std::size_t most = sample < kSingleRounds * team_.size() ? 1 : kTogether;
+    if (queue.empty()) exchange_some(samples, most, reduce);
     if (queue.empty()) throw shim::unexpected_message(static_cast<int>(runner), "too few records");
     take(layer, sample, std::move(queue.front()));
     queue.pop_front();

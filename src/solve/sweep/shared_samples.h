@@ -41,7 +41,7 @@ class SharedSamples {
   bool travels(std::size_t sample) const;
   bool is_mine(std::size_t sample) const { return runner_of(sample, team_.size()) == team_.rank(); }
   store::Record take_own(std::size_t layer, std::size_t sample);
-  void exchange_some(std::size_t samples, const Reduce& reduce);
+  void exchange_some(std::size_t samples, std::size_t most, const Reduce& reduce);
 
   store::Spool& spool_;
   store::Spool::Lane lane_;
