@@ -27,15 +27,14 @@ bool has_dot_dot(const fs::path& name) {
 
 // A disk that fails is no fault of the file.
 void throw_machine_fault(const std::error_code& failed, const fs::path& path, const std::string& role) {
-  if (failed && is_machine_fault(failed.value()))
-    throw failed_call(failed.value(), fmt::format("cannot look at {} '{}'", role, printable(path.string())),
+  if (failed && is_machine_fault(errno_of(failed)))
+    throw failed_call(errno_of(failed), fmt::format("cannot look at {} '{}'", role, printable(path.string())),
                       ErrorKind::bad_input);
 }
 
 void check_opened(const MappedFile& file, const fs::path& judged, const std::string& role) {
-  paths::require_proc_fd();
   std::error_code failed;
-  const fs::path opened = fs::read_symlink(fmt::format("/proc/self/fd/{}", file.descriptor()), failed);
+  const fs::path opened = paths::of_open_file(file.descriptor(), failed);
   struct stat info {};
   if (!failed && ::fstat(file.descriptor(), &info) != 0) failed.assign(errno, std::generic_category());
   throw_machine_fault(failed, judged, role);

@@ -30,7 +30,7 @@ Error out_of_memory() { return resource_error("out of memory", "give smaller sam
 
 Error of_file_system(const std::filesystem::filesystem_error& e) {
   const auto& path = e.path1();
-  return failed_call(e.code().value(),
+  return failed_call(errno_of(e.code()),
                      path.empty() ? std::string("cannot use a file") : fmt::format("cannot use '{}'", path.string()),
                      ErrorKind::bad_input);
 }
@@ -56,7 +56,7 @@ Error as_error(const std::exception_ptr& thrown) {
     return of_file_system(e);
   } catch (const std::system_error& e) {
     const bool is_thread = e.code() == std::errc::resource_unavailable_try_again;
-    return failed_call(e.code().value(), is_thread ? "cannot start a thread" : "a call of the system failed",
+    return failed_call(errno_of(e.code()), is_thread ? "cannot start a thread" : "a call of the system failed",
                        ErrorKind::bad_input);
   } catch (const std::exception& e) {
     // Libraries with an interface in C hand on the text of what they caught.

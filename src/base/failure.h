@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 
@@ -15,6 +16,9 @@ Error failed_call(int code, const std::string& what, ErrorKind otherwise, const 
 
 /// Whether the machine is at fault for this errno, and not what was asked for.
 bool is_machine_fault(int code) noexcept;
+
+/// The errno value of what a call of std::filesystem failed with.
+int errno_of(const std::error_code& failed) noexcept;
 
 /// Any exception as an Error: those of the standard library that stand for a failed call of the system or for memory
 /// that is used up as what they are, all others as internal.

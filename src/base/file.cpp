@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <utility>
 
 #include "base/bytes.h"
@@ -17,6 +16,7 @@
 #include "base/failure.h"
 #include "base/paths.h"
 #include "base/remove_tree.h"
+#include "base/sharing.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -179,6 +179,7 @@ void AtomicFile::sync() {
     throw failed_call(errno, fmt::format("cannot write '{}'", target_.string()), ErrorKind::resource);
   }
   synced_ = true;
+  let_others_read(fd_);
 }
 
 void AtomicFile::commit() {
@@ -198,11 +199,6 @@ void AtomicFile::commit() {
     throw failed_call(EIO, fmt::format("'{}' is written, but its folder is not safely on the disk", target_.string()),
                       ErrorKind::usage);
   failpoint("file.committed");
-}
-
-fs::path default_work_dir() {
-  const char* from_environment = std::getenv("TMPDIR");
-  return from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp";
 }
 
 TempDir::TempDir(const fs::path& parent) {

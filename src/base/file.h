@@ -83,7 +83,7 @@ class AtomicFile {
   const std::filesystem::path& temporary() const noexcept { return temporary_; }
   /// Another name in the same directory.
   void set_target(std::filesystem::path target) { target_ = std::move(target); }
-  /// Brings what was written to the disk, so that commit() does not take long.
+  /// Brings what was written to the disk, so that commit() does not take long. Nothing may be written any more.
   void sync();
   /// sync(), rename over the target, fsync the directory.
   void commit();
@@ -128,7 +128,7 @@ class TempDir {
   Leftover leftover_;
 };
 
-/// Where working files go when nobody says: $TMPDIR or /tmp.
+/// Where working files go when nobody says: $TMPDIR or /tmp; on Windows $TMP, $TEMP or the home.
 std::filesystem::path default_work_dir();
 
 /// Writes all of `data` at the descriptor's position. Throws resource (ENOSPC, EDQUOT, EFBIG) or bad_input naming

@@ -14,6 +14,7 @@
 #include "base/failure.h"
 #include "base/paths.h"
 #include "base/remove_tree.h"
+#include "base/unavailable.h"
 
 namespace detent {
 namespace fs = std::filesystem;
@@ -64,7 +65,9 @@ void AtomicFolder::take_over() {
     throw failed_call(errno, fmt::format("cannot open '{}'", staging_.string()), ErrorKind::usage);
   if (!known || info.st_uid != ::geteuid())
     throw usage_error(fmt::format("'{}' is in the way", staging_.string()), "remove it, or choose another --output");
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+  const bool locked = ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!locked && errno == ENOTSUP) throw unavailable("an output that is a folder");
+  if (!locked)
     throw usage_error(fmt::format("another run is writing '{}'", target_.string()), "choose another --output");
   leftover_ = Leftover(staging_);
   for (const auto& entry : paths::entries_of(staging_)) paths::remove(entry);

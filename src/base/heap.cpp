@@ -14,4 +14,7 @@ void trim_heap() noexcept {
 #endif
 }
 
+void* allocate_aligned(std::size_t alignment, std::size_t size) noexcept { return std::aligned_alloc(alignment, size); }
+void free_aligned(void* block) noexcept { std::free(block); }
+
 }  // namespace detent

@@ -1,9 +1,15 @@
 // The heap as the operating system sees it.
 #pragma once
 
+#include <cstddef>
+
 namespace detent {
 
 /// Gives back the pages of the heap that nothing uses, where the C library can.
 void trim_heap() noexcept;
+
+/// Memory at a multiple of `alignment`, of which `size` is one; null when there is none. For free_aligned().
+void* allocate_aligned(std::size_t alignment, std::size_t size) noexcept;
+void free_aligned(void* block) noexcept;
 
 }  // namespace detent

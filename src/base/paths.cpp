@@ -17,13 +17,13 @@ namespace {
 
 void check(const std::error_code& failed, const char* what, const fs::path& path) {
   if (failed)
-    throw failed_call(failed.value(), fmt::format("cannot {} '{}'", what, path.string()), ErrorKind::bad_input);
+    throw failed_call(errno_of(failed), fmt::format("cannot {} '{}'", what, path.string()), ErrorKind::bad_input);
 }
 
 fs::file_type kind_of(const fs::path& path) {
   std::error_code failed;
   const auto kind = fs::status(path, failed).type();
-  if (failed && is_machine_fault(failed.value())) check(failed, "look at", path);
+  if (failed && is_machine_fault(errno_of(failed))) check(failed, "look at", path);
   return kind;
 }
 
@@ -73,11 +73,6 @@ fs::path target_of(const fs::path& link) {
   auto found = fs::read_symlink(link, failed);
   check(failed, "read link", link);
   return found;
-}
-
-void require_proc_fd() {
-  if (!is_folder("/proc/self/fd"))
-    throw device_error("there is no /proc/self/fd, by which the runtime reads files", "mount /proc");
 }
 
 void make_folder(const fs::path& folder) {

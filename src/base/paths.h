@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
 namespace detent {
@@ -27,8 +28,11 @@ std::filesystem::path resolved(const std::filesystem::path& path);
 /// Where a symbolic link leads to, as it is written.
 std::filesystem::path target_of(const std::filesystem::path& link);
 
-/// Throws device where /proc/self/fd is not there: files are handed to the runtime, and judged, by their descriptors.
-void require_proc_fd();
+/// Whether open files have names by which the runtime can be handed what is open, and not what stands at a path by
+/// then: /proc/self/fd/DESCRIPTOR. Throws device where /proc is not there; false on Windows, where there are none.
+bool names_open_files();
+/// The path of what is open, with every link resolved. Throws device where /proc is not there.
+std::filesystem::path of_open_file(int descriptor, std::error_code& failed);
 
 /// Makes the folder and those above it, as far as they are missing.
 void make_folder(const std::filesystem::path& folder);

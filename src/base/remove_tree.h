@@ -1,6 +1,8 @@
 // Removing what a run made, also when memory and descriptors have run out.
 #pragma once
 
+#include <filesystem>
+
 namespace detent {
 
 /// Keeps the descriptors back that remove_tree() needs, once for the process; false with errno when there are none. To
@@ -10,6 +12,6 @@ bool reserve_descriptors() noexcept;
 /// Removes a file or a link, or a folder with all below it; links are not followed. Takes no memory, and the reserved
 /// descriptors where there are no others. False when something could not be removed; what is not there is no failure.
 /// Paths longer than PATH_MAX stay.
-bool remove_tree(const char* path) noexcept;
+bool remove_tree(const std::filesystem::path::value_type* path) noexcept;
 
 }  // namespace detent

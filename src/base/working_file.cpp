@@ -38,7 +38,7 @@ void write_at(int fd, std::span<const std::byte> data, std::uint64_t offset, con
 
 UniqueFd lock_directory(const fs::path& directory) {
   using Clock = std::chrono::steady_clock;
-  UniqueFd fd(::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd fd(::open((directory.empty() ? fs::path(".") : directory).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto end = Clock::now() + std::chrono::seconds(10);
   while (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK || Clock::now() > end) return {};

@@ -10,6 +10,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/start.h"
 #include "cli/commands/commands.h"
 #include "cli/crash_cleanup.h"
 #include "cli/help.h"
@@ -30,7 +31,8 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   app.set_help_flag("-h,--help", "show the usual options");
   app.set_help_all_flag("--help-all", "show all options");
   app.set_version_flag("--version", "detent " DETENT_VERSION);
-  app.require_subcommand(0, 1);  // an unknown word is then reported as such
+  app.allow_windows_style_options(false);  // "/name" is a path
+  app.require_subcommand(0, 1);            // an unknown word is then reported as such
   app.footer(
       "detent help COMMAND lists a command's options.\n\nExit codes: 0 done, 2 usage, 3 bad model or data, 4 out of "
       "memory, disk or time, 5 runtime or device, 130 interrupted, 1 a bug.");
@@ -94,7 +96,7 @@ int fail_with(const std::exception_ptr& thrown, const Signals& signals) {
 }
 
 int guarded_run(int argc, char** argv) {
-  const std::vector<std::string> words(argv, argv + argc);
+  const auto words = detent::command_line(argc, argv);
   Signals signals;
   try {
     run(words, signals);
@@ -110,7 +112,7 @@ int guarded_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  detent::cli::open_standard_descriptors();
+  detent::open_standard_descriptors();
   detent::cli::settle_stack();
   if (const auto socket = detent::exec::guarded_socket()) return detent::exec::serve_guarded_session(*socket);
   detent::cli::hold_ending_signals();

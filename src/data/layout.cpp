@@ -166,7 +166,7 @@ Listing list_folder(const fs::path& folder) {
     std::error_code ignored;  // what cannot be told apart counts as a file, and is reported when it is opened
     (at->is_directory(ignored) ? listing.folders : listing.files).push_back(std::move(name));
   }
-  if (failed) throw failed_call(failed.value(), fmt::format("cannot list {}", quoted(folder)), ErrorKind::bad_input);
+  if (failed) throw failed_call(errno_of(failed), fmt::format("cannot list {}", quoted(folder)), ErrorKind::bad_input);
   return listing;
 }
 
@@ -179,7 +179,7 @@ FileSet find_files(const fs::path& path, std::span<const InputSpec> inputs) {
     throw bad_input(fmt::format("calibration data {} does not exist", quoted(path)), expectation(inputs));
   }
   if (failed)
-    throw failed_call(failed.value(), fmt::format("cannot open calibration data {}", quoted(path)),
+    throw failed_call(errno_of(failed), fmt::format("cannot open calibration data {}", quoted(path)),
                       ErrorKind::bad_input);
   if (status.type() != fs::file_type::directory) return single_file(root, inputs);
 

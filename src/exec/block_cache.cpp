@@ -3,11 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <new>
 #include <utility>
+
+#include "base/heap.h"
 
 namespace detent::exec {
 namespace {
@@ -117,7 +118,7 @@ BlockCache::Blocks::iterator BlockCache::map_new(std::size_t size) {
 void* BlockCache::allocate(std::size_t size) {
   if (size < kLarge) {
     void* block =
-        std::aligned_alloc(kAlignment, (std::max<std::size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment);
+        allocate_aligned(kAlignment, (std::max<std::size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment);
     if (block == nullptr) throw std::bad_alloc();
     return block;
   }
@@ -142,7 +143,7 @@ void BlockCache::free(void* block) noexcept {
       return;
     }
   }
-  std::free(block);
+  free_aligned(block);
 }
 
 void BlockCache::trim() noexcept {

@@ -27,7 +27,7 @@ std::optional<onnx::ExternalLocation> place(const onnx::Tensor& tensor, const st
 #if !defined(__x86_64__) && !defined(__aarch64__)
   if (file->offset_of(tensor.data.bytes()) % 8 != 0) return std::nullopt;  // kernels there need aligned data
 #endif
-  paths::require_proc_fd();
+  if (!paths::names_open_files()) return std::nullopt;
   // By descriptor: another file may stand at the path by now.
   return onnx::ExternalLocation{fmt::format("{}/{}", descriptors, file->descriptor()),
                                 file->offset_of(tensor.data.bytes())};

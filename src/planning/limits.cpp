@@ -1,6 +1,7 @@
 #include "planning/limits.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -69,12 +70,18 @@ std::uint64_t left_in_cgroups() {
   return least;
 }
 
+// Where there is no /proc.
+std::uint64_t unused_memory() {
+  const long pages = ::sysconf(_SC_AVPHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size) : kUnlimited;
+}
+
 }  // namespace
 
 std::uint64_t available_memory() {
   constexpr std::uint64_t kKiB = 1024;
   const auto machine = read_entry("/proc/meminfo", "MemAvailable:");
-  return std::min(machine ? *machine * kKiB : kUnlimited, left_in_cgroups());
+  return std::min(machine ? *machine * kKiB : unused_memory(), left_in_cgroups());
 }
 
 std::uint64_t free_disk(const fs::path& directory) {

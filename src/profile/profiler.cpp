@@ -62,7 +62,7 @@ Profiler::Profiler(ProfilerOptions options)
   try {
     sampler_ = std::jthread([this](const std::stop_token& stop) { sample(stop); });
   } catch (const std::system_error& error) {
-    throw failed_call(error.code().value(), "cannot start the profiler's thread", ErrorKind::resource);
+    throw failed_call(errno_of(error.code()), "cannot start the profiler's thread", ErrorKind::resource);
   }
 }
 

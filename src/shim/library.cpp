@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "shim/own_file.h"
 
 namespace detent::shim {
 namespace fs = std::filesystem;
@@ -25,23 +23,9 @@ std::vector<std::string> chosen(const std::optional<fs::path>& explicit_path, co
   return {};
 }
 
-/// The folder of the file that this code was loaded from: the executable, or a library inside another program.
-fs::path own_folder() {
-  std::error_code ignored;
-  Dl_info info{};
-  static const char anchor = 0;
-  // Of an executable the name may be what it was called by; the kernel knows better.
-  const bool known = ::dladdr(&anchor, &info) != 0 && info.dli_fname != nullptr;
-  if (known && std::string_view(info.dli_fname).find(".so") != std::string_view::npos)
-    return fs::weakly_canonical(info.dli_fname, ignored).parent_path();
-  std::array<char, PATH_MAX> self{};
-  const ssize_t length = ::readlink("/proc/self/exe", self.data(), self.size());
-  return length <= 0 ? fs::path() : fs::path(std::string(self.data(), static_cast<std::size_t>(length))).parent_path();
-}
-
 /// Where a library of this name is when detent is installed or was built.
 std::vector<std::string> installed(const char* name) {
-  const fs::path here = own_folder();
+  const fs::path here = own_file().parent_path();
   return {(here / name).string(), (here.parent_path() / "lib" / name).string()};
 }
 
@@ -59,7 +43,7 @@ Error load_failure(const char* what, const std::string& hint) {
 
 // Opening a FIFO waits for one who writes, and reading a device may do anything.
 bool can_be_opened(const std::string& name) {
-  if (name.find('/') == std::string::npos) return true;  // the loader searches for it
+  if (!fs::path(name).has_parent_path()) return true;  // the loader searches for it
   std::error_code failed;
   const auto kind = fs::status(name, failed).type();
   return failed || kind == fs::file_type::regular || kind == fs::file_type::directory;  // the loader tells more
@@ -114,31 +98,32 @@ Library load_onnxruntime(const std::optional<fs::path>& explicit_path) {
     throw resource_error("no memory to switch off the telemetry of ONNX Runtime");
   std::vector<std::string> candidates = chosen(explicit_path, "DETENT_ONNXRUNTIME");
   if (candidates.empty()) {
-    candidates = installed("libonnxruntime.so");
-    candidates.insert(candidates.end(), {"libonnxruntime.so.1", "libonnxruntime.so"});
+    candidates = installed(kRuntimeFile);
+    const auto of_system = runtimes_of_system();
+    candidates.insert(candidates.end(), of_system.begin(), of_system.end());
   }
-  return load_first(
-      candidates, "ONNX Runtime",
-      "install it (pip install onnxruntime) and set DETENT_ONNXRUNTIME to the path of its libonnxruntime.so");
+  return load_first(candidates, "ONNX Runtime",
+                    fmt::format("install it (pip install onnxruntime) and set DETENT_ONNXRUNTIME to the path of its {}",
+                                kRuntimeFile));
 }
 
 Library load_cpu_plugin(const std::optional<fs::path>& explicit_path) {
-  return load_plugin(explicit_path, "DETENT_CPU_PLUGIN", "libdetent_cpu.so", "the kernels of fine-tuning",
+  return load_plugin(explicit_path, "DETENT_CPU_PLUGIN", kCpuPluginFile, "the kernels of fine-tuning",
                      "they need oneDNN: build detent where its development files are (libdnnl-dev), or set "
                      "DETENT_CPU_PLUGIN to the path of libdetent_cpu.so");
 }
 
 Library load_cuda_plugin(const std::optional<fs::path>& explicit_path) {
-  return load_plugin(explicit_path, "DETENT_CUDA_PLUGIN", "libdetent_cuda.so", "what runs on GPUs",
+  return load_plugin(explicit_path, "DETENT_CUDA_PLUGIN", kCudaPluginFile, "what runs on GPUs",
                      "it needs cuBLAS 13 and cuDNN 9 where the system finds them (LD_LIBRARY_PATH), and detent built "
                      "where nvcc is; or set DETENT_CUDA_PLUGIN to the path of libdetent_cuda.so");
 }
 
 std::optional<fs::path> find_program() {
-  const fs::path here = own_folder(), above = here.parent_path(), root = above.parent_path();
+  const fs::path here = own_file().parent_path(), above = here.parent_path(), root = above.parent_path();
   // Of an executable and a wheel; of tests; of lib/ and lib/MACHINE/; of the Python package in a build tree.
   for (const auto& path :
-       {here / "detent", above / "detent", above / "bin/detent", root / "bin/detent", root / "detent"}) {
+       {here / kProgram, above / kProgram, above / "bin" / kProgram, root / "bin" / kProgram, root / kProgram}) {
     std::error_code failed;
     if (fs::is_regular_file(path, failed) && ::access(path.c_str(), X_OK) == 0) return path;
   }

@@ -4,11 +4,11 @@
 #include <sys/mman.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/failpoint.h"
+#include "base/heap.h"
 
 namespace detent::store {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::size_t kHuge = std::size_t{2} << 20;
 
 std::byte* allocate(std::size_t size) {
   if (failpoint("spool.allocate") != 0) return nullptr;
-  if (size < kLarge) return static_cast<std::byte*>(std::aligned_alloc(kBlock, size));
+  if (size < kLarge) return static_cast<std::byte*>(allocate_aligned(kBlock, size));
   void* block = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED) return nullptr;
   // First touches of small pages cost more than the copy into them; a refusal does no harm.
@@ -47,7 +47,7 @@ AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
 AlignedBuffer::~AlignedBuffer() {
   if (data_ == nullptr) return;
   if (size_ < kLarge) {
-    std::free(data_);
+    free_aligned(data_);
   } else {
     ::munmap(data_, size_);
   }

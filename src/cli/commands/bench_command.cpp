@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/paths.h"
+#include "base/unavailable.h"
 #include "cli/commands/commands.h"
 #include "cli/options.h"
 #include "cli/output/latency_json.h"
@@ -77,7 +78,7 @@ void add_bench(CLI::App& app, Signals& signals) {
     config::CommandLine line;
     declared->read(options, line);
     options.stop = signals.token();
-    paths::require_proc_fd();
+    if (!paths::names_open_files()) throw unavailable("bench, which starts processes,");
     options.program = paths::target_of("/proc/self/exe");
     const auto pictures = take_pictures(line, options.models.front(), options);
     ProgressLine progress;

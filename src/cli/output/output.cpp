@@ -1,6 +1,5 @@
 #include "cli/output/output.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,12 +43,6 @@ bool takes_colours(int descriptor) noexcept {
   const char* terminal = std::getenv("TERM");
   const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
   return ::isatty(descriptor) == 1 && !is_dumb && (no_color == nullptr || *no_color == '\0');
-}
-
-void open_standard_descriptors() noexcept {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open("/dev/null", O_RDWR) != fd) ::_exit(1);
-  }
 }
 
 void write_out(std::string_view text) { write_raw(printable_lines(text)); }

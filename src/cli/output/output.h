@@ -19,10 +19,6 @@ namespace detent::cli {
 /// Nobody reads standard output any more, as with `detent inspect MODEL | head`.
 struct StdoutClosed : std::exception {};
 
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed, so that no file of the run takes
-/// it and gets what is printed. To be called first of all.
-void open_standard_descriptors() noexcept;
-
 /// Writes text to standard output. Names in it come from models: control characters other than line breaks are escaped,
 /// so that none reaches a terminal. Throws resource when it cannot be written, or StdoutClosed.
 void write_out(std::string_view text);

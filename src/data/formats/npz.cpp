@@ -93,11 +93,11 @@ NpzFile NpzFile::open(const std::filesystem::path& path) {
   const bool is_regular = std::filesystem::is_regular_file(path, failed);
   if (!is_regular && !failed) throw bad_input(where + " is not a regular file");
   const std::uintmax_t size = failed ? 0 : std::filesystem::file_size(path, failed);
-  if (failed) throw failed_call(failed.value(), where + " cannot be read", ErrorKind::bad_input);
+  if (failed) throw failed_call(errno_of(failed), where + " cannot be read", ErrorKind::bad_input);
   if (size == 0) throw bad_input(fmt::format("{}: the file is empty", where), "write it again with numpy.savez");
   int code = 0;
   errno = 0;
-  std::unique_ptr<zip, CloseArchive> archive(zip_open(path.c_str(), ZIP_RDONLY, &code));
+  std::unique_ptr<zip, CloseArchive> archive(zip_open(path.string().c_str(), ZIP_RDONLY, &code));
   if (!archive) {
     zip_error_t error;
     zip_error_init_with_code(&error, code);

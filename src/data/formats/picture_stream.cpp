@@ -124,11 +124,11 @@ std::vector<fs::path> list_pictures(const fs::path& folder) {
       found.push_back(at->path());
     }
   }
-  if (failed) throw failed_call(failed.value(), fmt::format("cannot list {}", quoted(folder)), ErrorKind::bad_input);
+  if (failed) throw failed_call(errno_of(failed), fmt::format("cannot list {}", quoted(folder)), ErrorKind::bad_input);
   if (found.empty())
     throw bad_input(fmt::format("--images: {} holds no .jpg, .jpeg or .png", quoted(folder)), "give their folder");
   std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return natural_less(a.native(), b.native()); });
+            [](const auto& a, const auto& b) { return natural_less(a.string(), b.string()); });
   return found;
 }
 

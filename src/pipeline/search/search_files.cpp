@@ -52,7 +52,7 @@ void copy_model(const fs::path& from, const fs::path& to) {
   }
   std::error_code failed;
   fs::copy_file(from, to, failed);
-  if (failed) throw failed_call(failed.value(), fmt::format("cannot write '{}'", to.string()), ErrorKind::resource);
+  if (failed) throw failed_call(errno_of(failed), fmt::format("cannot write '{}'", to.string()), ErrorKind::resource);
 }
 
 nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(); }

@@ -32,7 +32,9 @@ struct BlockFormat {
   constexpr int zero() const noexcept { return floats ? 0 : middle(); }
   /// Whether blocks are integers with scales of the weight's type, as MatMulNBits has them.
   constexpr bool is_plain() const noexcept { return !floats && scales == ScaleType::as_weight; }
-  constexpr std::int64_t block_of(std::int64_t rows) const noexcept { return block > 0 ? block : std::max(rows, 1L); }
+  constexpr std::int64_t block_of(std::int64_t rows) const noexcept {
+    return block > 0 ? block : std::max(rows, std::int64_t{1});
+  }
   /// Blocks in a column of so many values. The last one may be shorter than the others.
   constexpr std::int64_t blocks_of(std::int64_t rows) const noexcept {
     return (rows + block_of(rows) - 1) / block_of(rows);

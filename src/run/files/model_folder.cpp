@@ -46,7 +46,7 @@ Listing list(const fs::path& root) {
     }
   }
   if (failed)
-    throw failed_call(failed.value(), fmt::format("cannot list folder '{}'", root.string()), ErrorKind::bad_input);
+    throw failed_call(errno_of(failed), fmt::format("cannot list folder '{}'", root.string()), ErrorKind::bad_input);
   std::sort(found.files.begin(), found.files.end());
   std::sort(found.no_files.begin(), found.no_files.end());
   return found;

@@ -64,7 +64,7 @@ void check_place(const fs::path& output) {
   struct stat info {};
   if (!failed && ::lstat(output.c_str(), &info) != 0 && errno != ENOENT) failed = {errno, std::generic_category()};
   if (failed)
-    throw failed_call(failed.value(), fmt::format("cannot write output '{}'", output.string()), ErrorKind::usage,
+    throw failed_call(errno_of(failed), fmt::format("cannot write output '{}'", output.string()), ErrorKind::usage,
                       "choose another path");
 }
 

@@ -91,8 +91,8 @@ std::vector<Found> runs_for(const fs::path& work_dir, const nlohmann::json& want
     const auto rank = run->identity.value("rank", nlohmann::json());
     if (rank == wanted.at("rank") || rank == kHelper) found.push_back(std::move(*run));
   }
-  if (failed && is_machine_fault(failed.value()))
-    throw failed_call(failed.value(), fmt::format("cannot list '{}'", work_dir.string()), ErrorKind::usage);
+  if (failed && is_machine_fault(errno_of(failed)))
+    throw failed_call(errno_of(failed), fmt::format("cannot list '{}'", work_dir.string()), ErrorKind::usage);
   return found;  // where it failed otherwise, making a directory there tells more
 }
 
