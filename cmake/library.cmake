@@ -5,7 +5,7 @@ add_library(detent_engine INTERFACE)
 if(NOT DETENT_SHARED)
   target_link_libraries(detent_engine INTERFACE detent_core)
 endif()
-if(DETENT_SANITIZE OR DETENT_FUZZ)
+if(DETENT_SANITIZE OR DETENT_FUZZ OR WIN32)
   return()
 endif()
 

@@ -1,0 +1,25 @@
+#include "base/remove_tree.h"
+
+#include <cerrno>
+
+#include "base/failure.h"
+
+namespace detent {
+namespace fs = std::filesystem;
+
+bool reserve_descriptors() noexcept { return true; }
+
+// std::filesystem does not follow links here either. It takes memory, other than on Linux.
+bool remove_tree(const fs::path::value_type* path) noexcept {
+  try {
+    std::error_code failed;
+    fs::remove_all(path, failed);
+    errno = failed ? errno_of(failed) : 0;
+    return !failed || errno == ENOENT;
+  } catch (...) {
+    errno = ENOMEM;
+    return false;
+  }
+}
+
+}  // namespace detent

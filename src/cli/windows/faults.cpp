@@ -1,0 +1,7 @@
+#include "cli/faults.h"
+
+namespace detent::cli {
+
+void explain_faults() {}
+
+}  // namespace detent::cli
