@@ -1,7 +1,7 @@
 # `make help` lists the targets. All output goes to build/.
 WERROR ?= OFF
 MINUTES ?= 2
-# The processor that a wheel, a package and tests are for: this machine's, or aarch64, which is cross-compiled and emulated.
+# What a wheel, a package and tests are for: this machine; or aarch64, or windows (without a wheel), which are cross-compiled and emulated.
 ARCH ?= $(shell uname -m)
 ifeq ($(ARCH),$(shell uname -m))
 override ARCH :=
@@ -43,10 +43,13 @@ models: setup  ## fetch trained models and data for tests and demo into build/mo
 runtimes: setup  ## fetch other versions of ONNX Runtime, which the tests load models in
 	@scripts/setup.sh runtimes
 
-ifneq ($(ARCH),aarch64)
+ifeq ($(ARCH),)
 test: models runtimes configure  ## run all tests
 	@cmake --build build
 	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
+else ifeq ($(ARCH),windows)
+test: models build package  # what it writes beside what this machine writes
+	@scripts/test_windows.sh
 else
 test: models build  # the unit tests for ARM, and what it writes beside what this machine writes
 	@scripts/setup.sh aarch64
@@ -72,12 +75,18 @@ wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a 
 PACKAGE_TREE := build/package$(if $(filter aarch64,$(ARCH)),-aarch64)
 PACKAGE_OPTIONS := $(if $(filter aarch64,$(ARCH)),--toolchain $(CURDIR)/cmake/aarch64.cmake -DDETENT_FETCH=ALL -DDETENT_URING=OFF -DDETENT_MPI=OFF \
   -DDETENT_CUDA=OFF)
-package: setup  ## build a Debian package of command and library into dist/ (ARCH=aarch64: for ARM)
+ifeq ($(ARCH),windows)
+package: setup  # the command for Windows
+	@scripts/setup.sh windows
+	@WERROR=$(WERROR) scripts/build_windows.sh
+else
+package: setup  ## build a Debian package of command and library into dist/ (ARCH=aarch64: for ARM; windows: the command)
 	@[ "$(ARCH)" != aarch64 ] || scripts/setup.sh aarch64
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
 	cmake --preset package -B $(PACKAGE_TREE) $(PACKAGE_OPTIONS) --log-level=WARNING >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
 	@cmake --build $(PACKAGE_TREE)
 	@cd $(PACKAGE_TREE) && cpack && rm -r $(CURDIR)/dist/_CPack_Packages
+endif
 
 SOURCES = $(shell find src include tests python bench -name '*.h' -o -name '*.cpp')
 
@@ -124,7 +133,7 @@ lint: configure  ## run clang-tidy on all C++ sources
 
 clean:  ## remove compiled files; keep downloads
 	@[ ! -f build/CMakeCache.txt ] || cmake --build build --target clean
-	@rm -rf build/wheel* build/package build/aarch64 build/package-aarch64 build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
+	@rm -rf build/wheel* build/package build/aarch64 build/package-aarch64 build/windows build/wine build/debug build/asan build/parsers build/tsan build/fuzz build/demo build/tmp
 
 distclean:  ## remove build/
 	@rm -rf build

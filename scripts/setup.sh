@@ -34,13 +34,16 @@ CUDA_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.
 # No package for ARM is installed, and the system's list of architectures stays as it is.
 CROSS_PACKAGES=(g++-aarch64-linux-gnu qemu-user-static dpkg-dev)
 EMULATED_PACKAGES=(libstdc++6 libgtest-dev python3.11)
+# `scripts/setup.sh windows` also installs a cross compiler for Windows and Wine, and unpacks ONNX Runtime for Windows into
+# build/deps/windows: what scripts/emulate_windows runs programs with.
+WINDOWS_PACKAGES=(g++-mingw-w64-x86-64-posix wine64)
 only=${1:-all}
-case $only in all|wheel|runtimes|docs|cuda|aarch64) ;; *)
-  echo "setup: '$only' is none of: wheel, runtimes, docs, cuda, aarch64" >&2; exit 2 ;;
+case $only in all|wheel|runtimes|docs|cuda|aarch64|windows) ;; *)
+  echo "setup: '$only' is none of: wheel, runtimes, docs, cuda, aarch64, windows" >&2; exit 2 ;;
 esac
 stamp=build/.setup-$(cat scripts/setup.sh scripts/requirements.txt | sha256sum | cut -c1-16)
 if [ -e "$stamp" ] && [ -e build/libonnxruntime.so ]; then
-  case $only in cuda|runtimes|docs|aarch64) ;; *) exit 0 ;; esac
+  case $only in cuda|runtimes|docs|aarch64|windows) ;; *) exit 0 ;; esac
   ready=yes
 fi
 mkdir -p build/deps build/tmp
@@ -225,7 +228,23 @@ aarch64_sysroot() {
   touch "$stamp"
 }
 
+# Wine brings the libraries of Microsoft's compiler along that ONNX Runtime is linked with; on Windows they are installed.
+windows_runtime() {
+  install_packages "${WINDOWS_PACKAGES[@]}"
+  local target=$PWD/build/deps/windows wanted
+  wanted=$(grep -E '^onnxruntime==' scripts/requirements.txt)
+  [ "$(cat "$target/.made-of" 2>/dev/null)" != "$wanted" ] || return 0
+  say "fetching ONNX Runtime for Windows"
+  rm -rf "$target"
+  build/venv/bin/python -m pip install -q --no-deps --no-cache-dir --disable-pip-version-check --only-binary=:all: --python-version 3.11 \
+    --platform win_amd64 --target "$target/site" "$wanted" ||
+    fail "pip could not fetch ONNX Runtime for Windows: is the package index within reach?"
+  ln -s site/onnxruntime/capi/onnxruntime.dll "$target/onnxruntime.dll"
+  echo "$wanted" >"$target/.made-of"
+}
+
 extras() {
+  [ "$only" != windows ] || windows_runtime
   [ "$only" != aarch64 ] || aarch64_sysroot
   [ "$only" != docs ] || documentation_packages
   [ "$only" != cuda ] || cuda_toolkit
