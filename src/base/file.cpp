@@ -179,7 +179,7 @@ void AtomicFile::sync() {
     throw failed_call(errno, fmt::format("cannot write '{}'", target_.string()), ErrorKind::resource);
   }
   synced_ = true;
-  let_others_read(fd_);
+  release_to_others(fd_);
 }
 
 void AtomicFile::commit() {

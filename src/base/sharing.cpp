@@ -2,6 +2,6 @@
 
 namespace detent {
 
-void let_others_read(UniqueFd&) noexcept {}
+void release_to_others(UniqueFd&) noexcept {}
 
 }  // namespace detent

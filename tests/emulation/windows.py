@@ -19,6 +19,11 @@ def detent(*words: object, **more: object) -> subprocess.CompletedProcess[bytes]
     return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, cwd=FOLDER, **more)
 
 
+def write_sample() -> None:
+    rng = np.random.default_rng(0)
+    np.savez(FOLDER / "0.npz", x=rng.standard_normal((1, 3, 48, 192)).astype(np.float32))
+
+
 class Windows(unittest.TestCase):
     def setUp(self) -> None:
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -31,8 +36,9 @@ class Windows(unittest.TestCase):
 
     def refused(self, code: int, text: str, *words: object) -> None:
         done = detent(*words)
-        self.assertEqual((done.returncode, done.stderr.count(b"\n")), (code, 1), done.stderr.decode())
-        self.assertIn(text, done.stderr.decode())
+        errors = [line for line in done.stderr.decode().splitlines() if line.startswith("detent: error: ")]
+        self.assertEqual((done.returncode, len(errors)), (code, 1), done.stderr.decode())
+        self.assertIn(text, errors[0])
         self.assertEqual([path.name for path in FOLDER.iterdir() if path.name.startswith(".")], [])
 
     def test_tells_of_models(self) -> None:
@@ -58,6 +64,15 @@ class Windows(unittest.TestCase):
             self.run_well("quantize", MODEL, "-o", "out.onnx", "--format", "fp16", "--no-bench")
         self.assertEqual([path.name for path in FOLDER.iterdir()], ["out.onnx"])
 
+    def test_leaves_no_working_files(self) -> None:
+        write_sample()
+        (FOLDER / "work").mkdir()
+        words = ("quantize", MODEL, "--calibration-data", "0.npz", "--preset", "plain", "--work-dir", "work", "--no-bench")
+        self.run_well(*words, "-o", "whole.onnx")
+        self.run_well(*words, "-o", "cut.onnx", "--memory-budget", "120MiB")
+        self.assertEqual(list((FOLDER / "work").iterdir()), [])
+        self.assertEqual((FOLDER / "whole.onnx").read_bytes(), (FOLDER / "cut.onnx").read_bytes())
+
     def test_keeps_to_the_exit_codes(self) -> None:
         (FOLDER / "broken.onnx").write_bytes(b"no model")
         self.refused(3, "broken.onnx", "inspect", "broken.onnx")
@@ -65,13 +80,17 @@ class Windows(unittest.TestCase):
         self.refused(2, "directory", "quantize", MODEL, "-o", FOLDER, "--format", "fp16")
 
     def test_says_what_is_not_available(self) -> None:
-        rng = np.random.default_rng(0)
-        np.savez(FOLDER / "0.npz", x=rng.standard_normal((1, 3, 48, 192)).astype(np.float32))
+        write_sample()
+        samples = ("--calibration-data", "0.npz", "--preset", "plain")
+        command = ("--accuracy-metric", "command", "--accuracy-command", "true {model}", "--accuracy-target", "1%")
         for words in (
-            ("quantize", MODEL, "-o", "o.onnx", "--calibration-data", "0.npz", "--isolate"),
+            ("quantize", MODEL, "-o", "o.onnx", *samples, "--isolate"),
+            ("quantize", MODEL, "-o", "o.onnx", *samples, *command),
+            ("quantize", MODEL, "-o", "folder", *samples, "--family", "int8,fp16"),
             ("bench", MODEL),
         ):
-            self.refused(2, "is not available on Windows", *words)
+            with self.subTest(words):
+                self.refused(2, "is not available on Windows", *words)
         self.refused(5, "no CUDA driver", "quantize", MODEL, "-o", "o.onnx", "--calibration-data", "0.npz", "--device", "cuda:0")
 
 

@@ -2,6 +2,6 @@
 
 namespace detent {
 
-void let_others_read(UniqueFd& file) noexcept { file = UniqueFd(); }
+void release_to_others(UniqueFd& file) noexcept { file = UniqueFd(); }
 
 }  // namespace detent

@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/paths.h"
 #include "base/printable.h"
+#include "base/sharing.h"
 #include "base/small_file.h"
 #include "shim/shared_work.h"
 
@@ -230,6 +231,7 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
 
 RunDirectory::~RunDirectory() {
   if (resume_ && !finished_) directory_.keep();
+  release_to_others(lock_);
 }
 
 }  // namespace detent::run
