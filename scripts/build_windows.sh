@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tree=$PWD/build/windows
+if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
 cmake -S . -B "$tree" --toolchain "$PWD/cmake/windows.cmake" -DDETENT_FETCH=ALL -DDETENT_URING=OFF -DDETENT_MPI=OFF \
   -DDETENT_CUDA=OFF -DDETENT_EXTENSION=OFF -DDETENT_TESTS=OFF -DDETENT_BENCH=OFF -DDETENT_WERROR="${WERROR:-OFF}" --log-level=WARNING
 cmake --build "$tree" --parallel "${JOBS:-2}" --target detent

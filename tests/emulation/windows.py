@@ -81,12 +81,21 @@ class Windows(unittest.TestCase):
 
     def test_says_what_is_not_available(self) -> None:
         write_sample()
-        samples = ("--calibration-data", "0.npz", "--preset", "plain")
-        command = ("--accuracy-metric", "command", "--accuracy-command", "true {model}", "--accuracy-target", "1%")
+        samples = ("--calibration-data", "0.npz")
+        command = (
+            "--accuracy-metric",
+            "command",
+            "--accuracy-command",
+            "true {model}",
+            "--accuracy-target",
+            "0.9",
+            "--preset",
+            "balanced",
+        )
         for words in (
             ("quantize", MODEL, "-o", "o.onnx", *samples, "--isolate"),
             ("quantize", MODEL, "-o", "o.onnx", *samples, *command),
-            ("quantize", MODEL, "-o", "folder", *samples, "--family", "int8,fp16"),
+            ("quantize", MODEL, "-o", "folder", "--family", "q8,fp16"),
             ("bench", MODEL),
         ):
             with self.subTest(words):
