@@ -16,6 +16,11 @@
 #define X_OK 0
 #endif
 
+/// At most 1 GiB of it at once: the C library counts in 32 bits.
+inline ssize_t write(int fd, const void* from, std::size_t size) {
+  constexpr std::size_t kMost = std::size_t{1} << 30;
+  return _write(fd, from, static_cast<unsigned>(size < kMost ? size : kMost));
+}
 int fsync(int fd);
 inline int fdatasync(int fd) { return fsync(fd); }
 ssize_t pread(int fd, void* to, std::size_t size, off_t at);
