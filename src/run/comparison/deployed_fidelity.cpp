@@ -105,12 +105,9 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   // Other kernels change last bits of the float model's results, and take less.
   const auto mode = options.saves_memory ? planning::session_mode_for(original) : exec::SessionMode::deployed;
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
-  std::optional<exec::Session> session;
-  const auto run_float = [&](const data::Sample& sample) {
-    if (!session) session.emplace(open(runtime, original, decisions.taps(), options, mode));
-    return session->run(sample.inputs, fmt::format("sample '{}'", sample.origin), &recorder);
-  };
-  FloatRuns in_float({run_float, [&] { session.reset(); }}, source, most, follows ? nullptr : kept);
+  FloatRuns in_float(
+      model_of_session([&] { return open(runtime, original, decisions.taps(), options, mode); }, &recorder), source,
+      most, follows ? nullptr : kept);
   if (!follows) in_float.run_ahead(kFloatRunBytes);  // so that the two models need not stand in memory together
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);

@@ -1,5 +1,9 @@
 #include "run/comparison/float_runs.h"
 
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
 #include <utility>
 
 namespace detent::run {
@@ -14,6 +18,15 @@ std::uint64_t bytes_of(const FloatRun& run) {
 }
 
 }  // namespace
+
+FloatModel model_of_session(std::function<exec::Session()> open, data::TapReceiver* receiver) {
+  const auto session = std::make_shared<std::optional<exec::Session>>();
+  return {[session, receiver, open = std::move(open)](const data::Sample& sample) {
+            if (!*session) session->emplace(open());
+            return (*session)->run(sample.inputs, fmt::format("sample '{}'", sample.origin), receiver);
+          },
+          [session] { session->reset(); }};
+}
 
 FloatRuns::FloatRuns(FloatModel model, data::SampleSource& source, std::size_t most, KeptFloatRuns* kept)
     : model_(std::move(model)), source_(source), left_(most), kept_(kept) {

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "data/sample.h"
+#include "data/tap.h"
+#include "exec/session.h"
 
 namespace detent::run {
 
@@ -32,6 +34,9 @@ struct FloatModel {
   std::function<std::vector<data::Array>(const data::Sample& sample)> run;
   std::function<void()> close;
 };
+
+/// That of one session; `receiver` (or null), which must outlive it, gets the taps of each run.
+FloatModel model_of_session(std::function<exec::Session()> open, data::TapReceiver* receiver);
 
 class FloatRuns {
  public:
