@@ -38,6 +38,9 @@ struct Circumstances {
   std::size_t workers = 1;
   std::uint64_t sample_bytes = 0;
   std::uint64_t beside = 0;  // bytes of what else stands in memory all the time
+  /// Samples run again and again, so that weights that are read anew for each run would be read without end: they stay
+  /// resident while their segment runs.
+  bool weights_stay = false;
 };
 
 /// What the summaries and the tables behind them take.

@@ -19,8 +19,14 @@ constexpr std::uint64_t kSegment = 16 * kMiB;  // what a session is worth in byt
 // Finds the chain of segments that moves the fewest bytes, by the shortest way over the cuts.
 class Planner {
  public:
-  Planner(SegmentWalk& walk, std::vector<int> cuts, std::uint64_t workers, std::uint64_t samples, const Budget& budget)
-      : walk_(walk), cuts_(std::move(cuts)), workers_(workers), samples_(samples), budget_(budget) {
+  Planner(SegmentWalk& walk, std::vector<int> cuts, const Circumstances& circumstances, std::uint64_t samples,
+          const Budget& budget)
+      : walk_(walk),
+        cuts_(std::move(cuts)),
+        workers_(circumstances.workers),
+        weights_stay_(circumstances.weights_stay),
+        samples_(samples),
+        budget_(budget) {
     cuts_.insert(cuts_.begin(), 0);
     cuts_.push_back(walk_.nodes());
   }
@@ -139,7 +145,9 @@ class Planner {
       if (cost.anonymous > memory + memory / 2) break;
       if (least_memory_of(cost, cuts_[a], cuts_[b]) > memory || !has_room_for_spooled(cost, cuts_[a], cuts_[b], memory))
         continue;
-      const std::uint64_t reads = fits(cost, cuts_[a], cuts_[b], memory) ? 1 : samples_;
+      const bool stay = fits(cost, cuts_[a], cuts_[b], memory);
+      if (weights_stay_ && !stay) continue;
+      const std::uint64_t reads = stay ? 1 : samples_;
       const bool whole = is_whole(cuts_[a], cuts_[b]);
       found(b, kSegment + (whole ? 0 : traffic(cost, cuts_[a])) + cost.weights * reads);
     }
@@ -155,6 +163,7 @@ class Planner {
   SegmentWalk& walk_;
   std::vector<int> cuts_;
   std::uint64_t workers_;
+  bool weights_stay_;
   std::uint64_t samples_;
   const Budget& budget_;
 };
@@ -203,12 +212,12 @@ SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, c
   auto walk = SegmentWalk::make(model, index, types, observed, circumstances);
   if (!walk) throw usage_error("memory cannot be planned: some shapes depend on values", "leave out --memory-budget");
   const auto possible = graph::harmless_cuts(model, index, types, {observed.begin(), observed.end()});
-  Planner planner(*walk, possible, circumstances.workers, samples, budget);
+  Planner planner(*walk, possible, circumstances, samples, budget);
   auto chosen = planner.solve(budget.memory);
   if (!chosen) {
     Budget ample = budget;
     ample.disk = kInfinite / 4;
-    Planner with_disk(*walk, possible, circumstances.workers, samples, ample);
+    Planner with_disk(*walk, possible, circumstances, samples, ample);
     const std::string where = fmt::format("model '{}'", model.path.string());
     if (auto plan = with_disk.solve(budget.memory)) {
       const auto needed = planner.describe(std::move(*plan), budget.memory).disk;

@@ -11,6 +11,7 @@
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
 #include "run/model/finish_integers.h"
+#include "run/shared_run.h"
 
 namespace detent::remedies {
 namespace {
@@ -61,9 +62,12 @@ class Recurrent : public Remedy {
     for (const auto& id : layers) {
       if (id != layer) alone.inexact.insert(id);
     }
+    const auto& options = evaluator.options();
     auto model = alone.model;
-    run::finish_integers(alone, evaluator.options(), model);
-    return std::pow(10, -evaluator.deployed(model).sqnr_db / 10);
+    run::finish_integers(alone, options, model);
+    const double sqnr_db =
+        run::measured_by_first(options.resources, options.stop, [&] { return evaluator.deployed(model).sqnr_db; });
+    return std::pow(10, -sqnr_db / 10);
   }
 
   // Together they may do as much harm as the other layers; under a target, use up half of what it allows.

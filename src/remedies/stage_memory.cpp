@@ -49,6 +49,7 @@ std::uint64_t measuring_memory(const onnx::Model& model, const graph::ValueTypes
                                const quantization::Placement& placement, const QuantizeOptions& options,
                                planning::Circumstances circumstances, const SampleSizes& samples,
                                std::uint64_t budget) {
+  circumstances.weights_stay = true;
   circumstances.beside =
       std::min(samples.bytes * samples.count, share_of_budget(options.resources, run::ContentOrderOptions().ahead)) +
       trial_memory(model, placement);
@@ -117,6 +118,8 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
   const bool measures = config::may_measure_accuracy(options) && config::has_samples(options);
   if (measures && !placement.marks.empty()) {
     memory.measuring = measuring_memory(model, types, placement, options, circumstances, samples, budget);
+    // Whoever sets a target has assignments scored as deployed, in one piece.
+    if (options.accuracy.target) memory.measuring = std::max(memory.measuring, cost->peak_memory());
     memory.proving = proving_memory(*cost);
     if (config::may_tune(options))
       memory.tuning = solve::planned_memory(budget, false, model, types, placement.selected, samples.count,

@@ -12,6 +12,7 @@
 #include "remedies/remedies.h"
 #include "remedies/remedy.h"
 #include "run/model/finish_integers.h"
+#include "run/shared_run.h"
 
 namespace detent::remedies {
 namespace {
@@ -71,9 +72,12 @@ class StoredProducts : public Remedy {
     const auto& accuracy = evaluator.options().accuracy;
     if (accuracy.target && evaluator.score(stored, stored.emitted->model) < *accuracy.target) return false;
     run::finish_integers(stored.prepared, evaluator.options(), stored.emitted->model);
-    const auto found = evaluator.deployed(stored.emitted->model);
-    sqnr_db_ = found.sqnr_db;
-    cosine_ = found.cosine;
+    const auto& options = evaluator.options();
+    sqnr_db_ = run::measured_by_first(options.resources, options.stop, [&] {
+      const auto found = evaluator.deployed(stored.emitted->model);
+      cosine_ = found.cosine;
+      return found.sqnr_db;
+    });
     return accuracy.target || std::pow(10, -sqnr_db_ / 10) <= allowed(draft, evaluator);
   }
 
@@ -84,7 +88,8 @@ class StoredProducts : public Remedy {
   }
 
   std::set<std::string> products_, without_harm_;  // by Node::id(); without those that fall back
-  double sqnr_db_ = 0, cosine_ = 0;
+  double sqnr_db_ = 0;
+  double cosine_ = 1;  // known to rank 0 alone
 };
 
 }  // namespace

@@ -34,7 +34,8 @@ void TrialRunner::plan_sweep(const quantization::Placement& placement, const run
     const planning::Circumstances circumstances{.observed = placement.to_observe().size(),
                                                 .histograms = false,
                                                 .threads = thread_count(context.threads),
-                                                .beside = trial_memory(prepared_.model, placement)};
+                                                .beside = trial_memory(prepared_.model, placement),
+                                                .weights_stay = true};
     sweep_ = run::set_up_sweep(context, prepared_, placement, source_, circumstances);
   } else if (!sweep_->cuts.empty()) {
     sweep_->spool = run::make_spool(context, sweep_->plan);
