@@ -57,7 +57,8 @@ constexpr auto place_blocks = of_blocks<&BlockWork::place>;
 
 // One row for each stage. What a stage reads of Run was made by the rows above it.
 constexpr Stage kStages[] = {
-    {"leave all to rank 0", kAnyResult & ~(kIntegers | kBlocks | kMixed), always, leave_rest_to_first, nullptr, pre_process},
+    {"leave all to rank 0", kAnyResult & ~(kIntegers | kBlocks | kMixed), always, leave_rest_to_first, nullptr,
+     pre_process},
     {"read the model", kAnyResult, always, read_model, as_in_run<read_model>, pre_process},
     {"claim the output", kAnyResult, always, claim_output, open_without_output, pre_process},
     {"rewrite the graph", kRewritten, always, prepare, as_in_run<prepare>, pre_process},
