@@ -36,6 +36,14 @@ void leave_in_float(const Candidates& candidates, const std::vector<std::string>
   }
 }
 
+// As quantize() writes it: what cannot have the format has weights of 8 bits as well.
+void store_others(const Candidates& candidates, searching::Choice& choice) {
+  const auto in_float = candidates.all_in(NodeFormat::fp32), stored = candidates.all_in(NodeFormat::w8);
+  for (std::size_t l = 0; l < choice.size(); ++l) {
+    if (choice[l] == in_float[l]) choice[l] = stored[l];
+  }
+}
+
 // Recurrent layers have integers with dynamic scales alone; those stay in float that do harm by themselves.
 void add_recurrent(const Candidates& candidates, searching::Choice& choice) {
   constexpr double kHarm = 1e-2;  // noise / signal at the worst output
@@ -63,10 +71,12 @@ std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates,
     if (format == NodeFormat::fp32) continue;
     SingleFormat single{std::string(config::name_of(format)), format, candidates.all_in(format)};
     single.runs_alone = format == NodeFormat::a16w8;
+    if (format == NodeFormat::dynamic) store_others(candidates, single.choice);
     if (format == NodeFormat::int8 && run.integers) {
       auto for_size = single;
       for_size.name += "-for-size";
       add_recurrent(candidates, for_size.choice);
+      store_others(candidates, for_size.choice);
       leave_in_float(candidates, would_fall_back, for_size.choice);
       single.choice = for_size.choice;
       leave_in_float(candidates, faster_in_float(run), single.choice, NodeFormat::w8);
