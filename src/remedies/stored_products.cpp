@@ -72,19 +72,26 @@ class StoredProducts : public Remedy {
     const auto& accuracy = evaluator.options().accuracy;
     if (accuracy.target && evaluator.score(stored, stored.emitted->model) < *accuracy.target) return false;
     run::finish_integers(stored.prepared, evaluator.options(), stored.emitted->model);
+    const double allowed = this->allowed(draft, evaluator);
+    evaluator.release_trial_memory();  // the float model runs as deployed
     const auto& options = evaluator.options();
     sqnr_db_ = run::measured_by_first(options.resources, options.stop, [&] {
       const auto found = evaluator.deployed(stored.emitted->model);
       cosine_ = found.cosine;
       return found.sqnr_db;
     });
-    return accuracy.target || std::pow(10, -sqnr_db_ / 10) <= allowed(draft, evaluator);
+    return accuracy.target || std::pow(10, -sqnr_db_ / 10) <= allowed;
   }
 
-  // Together they may do as much harm as all other roundings.
-  static double allowed(const Draft& draft, Evaluator& evaluator) {
+  // Together they may do as much harm as all other roundings; and leave the results near enough in any case, unless
+  // some of them fell back for less.
+  double allowed(const Draft& draft, Evaluator& evaluator) const {
     if (draft.assignment.placement.marks.empty()) return kNear;
-    return std::max(kNear, 2 * worst_error_of(evaluator.judged(draft)));
+    const double twice = 2 * worst_error_of(evaluator.judged(draft));
+    const auto& nodes = draft.prepared.model.graph.nodes;
+    const bool any_fell_back = std::any_of(draft.fallbacks.begin(), draft.fallbacks.end(),
+                                           [&](auto n) { return products_.contains(nodes[n].id()); });
+    return any_fell_back ? twice : std::max(kNear, twice);
   }
 
   std::set<std::string> products_, without_harm_;  // by Node::id(); without those that fall back
