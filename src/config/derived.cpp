@@ -65,11 +65,13 @@ bool may_measure_accuracy(const QuantizeOptions& options) {
   return preset(options.config).measures_accuracy && (wanted.sensitivity != SensitivityMode::off || wanted.target);
 }
 
+bool applies_remedies(const QuantizeOptions& options) {
+  return options.accuracy.target || options.accuracy.sensitivity == SensitivityMode::automatic;
+}
+
 bool tries_stored_weights(const QuantizeOptions& options) {
-  const auto& wanted = options.accuracy;
   return stores_weights(options.config) && may_measure_accuracy(options) && has_samples(options) &&
-         options.optimize_for != OptimizeFor::accuracy &&
-         (wanted.target || wanted.sensitivity == SensitivityMode::automatic);
+         applies_remedies(options) && options.optimize_for != OptimizeFor::accuracy;
 }
 
 bool may_tune(const QuantizeOptions& options) {

@@ -42,7 +42,10 @@ bool stores_weights(const QuantConfig& config);
 /// Whether the error of each rounding is measured, as long as there are samples.
 bool may_measure_accuracy(const QuantizeOptions& options);
 
-/// Whether such weights are tried, and kept where that is measured to do no harm.
+/// Whether what was measured is acted on.
+bool applies_remedies(const QuantizeOptions& options);
+
+/// Whether weights as of stores_weights() are tried, and kept where that is measured to do no harm.
 bool tries_stored_weights(const QuantizeOptions& options);
 
 /// Whether WeightSolver::automatic may lead to gptq: accuracy is measured and acted on, and the samples can be read

@@ -60,10 +60,10 @@ const onnx::Node* dequantized_constant(const onnx::Model& model, const graph::In
   if (node.inputs().empty()) return nullptr;
   const auto& first = node.inputs().front();
   const bool is_stored = index.initializer(first) != graph::kNone;
-  const bool is_constant = node.is("Mul") ? !is_stored && node.inputs().size() == 2 &&
-                                                index.initializer(node.inputs()[1]) != graph::kNone &&
-                                                dequantized_constant(model, index, first) != nullptr
-                                          : is_stored && (graph::is_dequantize_linear(node) || node.is("Cast"));
+  const bool is_constant = node.is("Mul")
+                               ? node.inputs().size() == 2 && index.initializer(node.inputs()[1]) != graph::kNone &&
+                                     dequantized_constant(model, index, first) != nullptr
+                               : is_stored && (graph::is_dequantize_linear(node) || node.is("Cast"));
   return is_constant ? &node : nullptr;
 }
 

@@ -26,11 +26,6 @@ struct Row {
   std::unique_ptr<Remedy> (*make)();
 };
 
-/// Whether what was measured is acted on.
-inline bool applies_remedies(const QuantizeOptions& options) {
-  return options.accuracy.target || options.accuracy.sensitivity == SensitivityMode::automatic;
-}
-
 /// What runs all operators on integers has no float that something could fall back to, unless a target asks for it, and
 /// nodes keep the formats that were given to them.
 inline bool may_fall_back(const QuantizeOptions& options) {
@@ -40,23 +35,22 @@ inline bool may_fall_back(const QuantizeOptions& options) {
 }
 
 /// Those that decide what computes on integers at all.
-inline constexpr Row kOfForms[] = {
-    {"recurrent layers", [](const auto& o) { return applies_remedies(o); }, false, recurrent},
-    {"gates",
-     [](const auto& o) {
-       return applies_remedies(o) && config::writes_hard_sigmoids(o.config) &&
-              !quantization::is_16_bit(o.config.activation_type);
-     },
-     false, gates}};
+inline constexpr Row kOfForms[] = {{"recurrent layers", config::applies_remedies, false, recurrent},
+                                   {"gates",
+                                    [](const auto& o) {
+                                      return config::applies_remedies(o) && config::writes_hard_sigmoids(o.config) &&
+                                             !quantization::is_16_bit(o.config.activation_type);
+                                    },
+                                    false, gates}};
 
 /// Those that change the assignment.
 inline constexpr Row kOfAssignments[] = {
     {"equalization",
-     [](const auto& o) { return applies_remedies(o) && o.accuracy.equalize == EqualizeMode::automatic; }, false,
+     [](const auto& o) { return config::applies_remedies(o) && o.accuracy.equalize == EqualizeMode::automatic; }, false,
      equalization},
     {"range choice", [](const auto& o) { return o.accuracy.sensitivity == SensitivityMode::automatic; }, true,
      range_choice},
-    {"fallback", [](const auto& o) { return applies_remedies(o) && may_fall_back(o); }, true, fallback},
+    {"fallback", [](const auto& o) { return config::applies_remedies(o) && may_fall_back(o); }, true, fallback},
 };
 
 /// Those that change the emitted model.

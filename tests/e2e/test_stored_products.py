@@ -28,6 +28,14 @@ def network() -> onnx.ModelProto:
     return b.model({"x": (graphs.FLOAT, [1, 8, 4, 4])}, [last])
 
 
+def with_twin() -> onnx.ModelProto:
+    """Another product, whose result is an output, reads the weight of "head"."""
+    model = network()
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["flat.out", "w3"], ["z"], name="twin"))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 48]))
+    return model
+
+
 def faster_in_float(model: Path, data: Path, folder: Path) -> Path:
     """A table by which all products of the model run faster in float."""
     table = folder / "kernels.json"
@@ -106,10 +114,7 @@ def test_what_the_user_leaves_out_stays_as_it_is(case: tuple[Path, Path, Path], 
 
 def test_a_weight_of_an_excluded_product_too_stays(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
     _, data, table = case
-    model = network()
-    model.graph.node.append(onnx.helper.make_node("MatMul", ["flat.out", "w3"], ["z"], name="twin"))
-    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 48]))
-    onnx.save(model, tmp_path / "model.onnx")
+    onnx.save(with_twin(), tmp_path / "model.onnx")
     options = [*BALANCED, "--set", f"kernel-table={table}"]
     support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *options, "--exclude-nodes", "twin")
     kept = constants(tmp_path / "q.onnx")
@@ -140,10 +145,7 @@ def test_weights_whose_rounding_does_harm_stay_floats(tmp_path: Path) -> None:
 def test_as_the_format_of_a_node(case: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """Whoever else reads the weight reads its floats."""
     _, data, _ = case
-    model = network()
-    model.graph.node.append(onnx.helper.make_node("MatMul", ["flat.out", "w3"], ["z"], name="twin"))
-    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 48]))
-    onnx.save(model, tmp_path / "model.onnx")
+    onnx.save(with_twin(), tmp_path / "model.onnx")
     told = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--node-formats", "head=w8,conv=w8,last=int8")
     assert told["nodes_quantized"] == 3
     stored = constants(tmp_path / "q.onnx")

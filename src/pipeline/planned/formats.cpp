@@ -60,6 +60,13 @@ std::uint64_t graph_bytes(const onnx::Model& model) {
   return bytes;
 }
 
+std::uint64_t saved_by_8_bits(const onnx::Model& model, const std::set<std::string>& constants) {
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : model.graph.initializers)
+    bytes += constants.contains(tensor.name) ? tensor.data.size() / 4 * 3 : 0;
+  return bytes;
+}
+
 void predict_choice_of_bits(Run&, Forecast& forecast) { forecast.plan.nodes_may_change = true; }
 
 void predict_blocks(Run& run, Forecast& forecast) {
@@ -86,15 +93,12 @@ void predict_dynamic(Run& run, Forecast& forecast) {
   run.note(placement.notes);
   plan.nodes_quantized = placement.nodes.size() + placement.stored.size();
   plan.nodes_in_float = placement.in_float;
-  std::set<std::string_view> quantized;
+  std::set<std::string> quantized;
   for (const auto& mark : placement.weights.marks) quantized.insert(mark.value);
   for (const auto& node : model.graph.nodes) {
     if (placement.stored.contains(node.id())) quantized.insert(node.inputs().begin() + 1, node.inputs().end());
   }
-  plan.output_bytes = bytes_as_it_is(model);
-  for (const auto& tensor : model.graph.initializers) {
-    if (quantized.contains(tensor.name)) plan.output_bytes -= tensor.data.size() * 3 / 4;
-  }
+  plan.output_bytes = bytes_as_it_is(model) - saved_by_8_bits(model, quantized);
 }
 
 void predict_block_floats(Run& run, Forecast& forecast) {

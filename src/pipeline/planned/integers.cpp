@@ -6,7 +6,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <unordered_set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -24,7 +23,6 @@
 #include "quantization/emit/stored_weights.h"
 #include "quantization/formats.h"
 #include "quantization/placement/placement.h"
-#include "remedies/list.h"
 #include "remedies/weight_tuning.h"
 #include "run/model/proposals.h"
 #include "run/records/quantize_result.h"
@@ -229,26 +227,23 @@ std::size_t take_off_products(const Run& run, const run::Prepared& prepared, con
     const auto& id = prepared.model.graph.nodes[n].id();
     if (placement.selected[n] || prepared.keeps_in_float(id)) in_float.erase(id);
   }
-  std::unordered_set<std::string> weights;
+  std::set<std::string> weights;
   for (const auto& node : prepared.model.graph.nodes) {
     if (in_float.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
   }
-  for (const auto& tensor : prepared.model.graph.initializers)
-    plan.output_bytes -= weights.contains(tensor.name) ? tensor.data.size() / 4 * 3 : 0;
+  plan.output_bytes -= saved_by_8_bits(prepared.model, weights);
   return in_float.size();
 }
 
 // Weights of recurrent layers are of 8 bits in either form, if measuring speaks for it.
 void take_off_recurrent(const Run& run, const onnx::Model& model, Plan& plan) {
-  if (!measures(run) || !remedies::applies_remedies(run.options)) return;
-  if (run.options.optimize_for == OptimizeFor::accuracy || !config::tries_recurrent(run.options.config)) return;
-  std::unordered_set<std::string> weights;
+  if (!config::tries_stored_weights(run.options) || !config::tries_recurrent(run.options.config)) return;
+  std::set<std::string> weights;
   for (const auto n : quantization::layers_to_store(model, run.options.config)) {
     const auto& inputs = model.graph.nodes[n].inputs();
     weights.insert({inputs[1], inputs[2]});
   }
-  for (const auto& tensor : model.graph.initializers)
-    plan.output_bytes -= weights.contains(tensor.name) ? tensor.data.size() / 4 * 3 : 0;
+  plan.output_bytes -= saved_by_8_bits(model, weights);
 }
 
 // What the run will have in integers if measuring changes nothing; gates get there only by measuring.

@@ -38,9 +38,7 @@ void emit_dynamic(Run& run) {
   run.note(assignment.notes);
   mark_shared_weight_shapes(run.prepared, placement.weights);
   run.model = quantization::emit_dynamic(std::move(model), placement, assignment.values);
-  run::Prepared stored;
-  stored.stored_products = placement.stored;
-  run.note(run::store_weights(stored, run.model));
+  run.note(run::store_weights(placement.stored, run.model));
   run.result.nodes_quantized = placement.nodes.size() + placement.stored.size();
   run.result.nodes_in_float = placement.in_float;
   graph::deduplicate_constants(run.model, run.prepared.shapes_stored_once, true);

@@ -121,7 +121,7 @@ void try_recurrent(Run& run) {
   auto& prepared = run.integers->draft.prepared;
   const auto& options = run.options;
   if (!config::tries_recurrent(options.config) || !config::may_measure_accuracy(options) ||
-      !remedies::applies_remedies(options))
+      !config::applies_remedies(options))
     return;
   for (const auto n : quantization::recurrent_layers(prepared.model, options.config)) {
     const auto& id = prepared.model.graph.nodes[n].id();
@@ -304,7 +304,7 @@ void emit_integers(Run& run) {
   if (!run.recipe.lowers_rest && counts_first) count_integers(run, draft.emitted->model);
   const bool equalized = run.result.accuracy && !run.result.accuracy->equalized.empty();
   run::write_applied({equalized, !run.result.layers.empty()}, draft.emitted->model);
-  const auto products = quantization::products_in_float(draft.emitted->model, draft.prepared.stored_products).size();
+  const auto products = draft.prepared.stored_products.size();
   run.note(run::finish_integers(draft.prepared, run.options, draft.emitted->model));
   if (!run.recipe.lowers_rest && !counts_first) count_integers(run, draft.emitted->model);
   const auto on_integers = recurrent_layers(run);

@@ -88,7 +88,7 @@ void leave_inexact_in_float(Run& run) {
   const auto told =
       fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value gives {:.1f}: {}", first_db,
                   first_db + work.lost_db, words);
-  if (nodes.empty() || !remedies::applies_remedies(run.options) || run.options.config.formats_given) {
+  if (nodes.empty() || !config::applies_remedies(run.options) || run.options.config.formats_given) {
     run.result.notes.push_back(told);
     return;
   }

@@ -67,9 +67,7 @@ class Mixture {
     if (!steps_.blocks.empty()) model = in_blocks(model);
     if (!steps_.dynamic.empty()) model = with_dynamic_scales(std::move(model));
     if (steps_.fixed.empty()) {
-      run::Prepared float_model;
-      float_model.stored_products = steps_.stored;
-      note(run::store_weights(float_model, model));
+      note(run::store_weights(steps_.stored, model));
       graph::deduplicate_constants(model, prepared().shapes_stored_once, true);
     } else {
       model = with_pairs(std::move(model));

@@ -92,10 +92,7 @@ std::set<std::string> stored_layers(const Prepared& prepared) {
   return layers;
 }
 
-std::vector<std::string> store_weights(const Prepared& prepared, onnx::Model& quantized) {
-  const auto layers = stored_layers(prepared);
-  auto nodes = prepared.stored_products;
-  nodes.insert(layers.begin(), layers.end());
+std::vector<std::string> store_weights(const std::set<std::string>& nodes, onnx::Model& quantized) {
   const auto count = quantization::store_weights(quantized, nodes);
   if (count == 0) return {};
   return {
@@ -109,7 +106,9 @@ bool changes_recurrent(const Prepared& prepared, const QuantConfig& config) {
 std::vector<std::string> finish_integers(const Prepared& prepared, const QuantizeOptions& options,
                                          onnx::Model& quantized) {
   auto notes = quantize_recurrent(prepared, options, quantized);
-  for (auto& note : store_weights(prepared, quantized)) notes.push_back(std::move(note));
+  auto stored = stored_layers(prepared);
+  stored.insert(prepared.stored_products.begin(), prepared.stored_products.end());
+  for (auto& note : store_weights(stored, quantized)) notes.push_back(std::move(note));
   if (options.config.quant_format == QuantFormat::qoperator) {
     const auto made = quantization::to_qoperators(quantized);
     notes.push_back(

@@ -20,9 +20,8 @@ std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantC
 /// Prepared::stored that need not keep their weights. By Node::id().
 std::set<std::string> stored_layers(const Prepared& prepared);
 
-/// Stores the weights of stored_layers(), and of those of Prepared::stored_products that compute in float. Gives back
-/// notes.
-std::vector<std::string> store_weights(const Prepared& prepared, onnx::Model& quantized);
+/// quantization::store_weights(), and what there is to tell of it.
+std::vector<std::string> store_weights(const std::set<std::string>& nodes, onnx::Model& quantized);
 
 /// Whether any recurrent layer has integer weights, in either form.
 bool changes_recurrent(const Prepared& prepared, const QuantConfig& config);

@@ -44,7 +44,7 @@ struct Prepared {
   /// stored_layers().
   std::set<std::string> stored = {};
   /// Products by Node::id() whose weights are stored so as well where they compute in float, see
-  /// remedies::store_products().
+  /// remedies::stored_products().
   std::set<std::string> stored_products = {};
   /// Gates that place_qdq_pairs() puts into integers; at first all of them, so that what is observed serves both forms.
   quantization::GateNames integer_gates = {};
