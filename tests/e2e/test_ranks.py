@@ -396,7 +396,9 @@ def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failin
     work = tmp_path / "work"
     work.mkdir()
     command = ["quantize", model, "-o", tmp_path / "q.onnx", "--weights-only", "--calibration-data", "data"]
-    result = mpirun(3, *command, "--work-dir", work, program=program, cwd=usual)
+    # The launcher leaves the others these seconds to end in, one unless told: little on a busy machine.
+    patience = {"OMPI_MCA_odls_base_sigkill_timeout": "5"}
+    result = mpirun(3, *command, "--work-dir", work, program=program, cwd=usual, **patience)
     assert result.returncode != 0
     assert re.search(rf"detent: error: rank {failing} on \S+: .*{sorted(broken.iterdir())[0].name}", result.stderr)
     assert not (tmp_path / "q.onnx").exists()
