@@ -420,7 +420,7 @@ class Config(Options):
         workers: samples run at a time, sharing one copy of the weights (default: 1)
         resources: memory and disk that the run may take
         device: where calibration and fine-tuning compute, by class or as in "cuda:0"
-        bench: time the float and the quantized model side by side at the end; leave it out if False
+        bench: time the float and the quantized model in turns at the end; leave it out if False
     """
 
     format: str | None = None

@@ -23,6 +23,7 @@
 #include "base/failpoint.h"
 #include "base/failure.h"
 #include "base/file.h"
+#include "base/heap.h"
 #include "base/paths.h"
 #include "base/spawn_texts.h"
 #include "exec/emit.h"
@@ -154,6 +155,7 @@ Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   const auto threads = static_cast<int>(channel.number());
   runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
   failpoint("guarded.open");
+  const LargeBlocksApart apart;
   return Session::of_file(*runtime, model, {SessionMode::deployed, threads, {}, true});
 }
 
@@ -293,6 +295,7 @@ struct GuardedSession::Impl {
 GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options)
     : impl_(std::make_unique<Impl>(runtime, fmt::format("model '{}'", model.string()), options)) {
   if (!impl_->guard.serves()) {
+    const LargeBlocksApart apart;
     impl_->here.emplace(Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop, true}));
     impl_->inputs = impl_->here->inputs();
     return;

@@ -125,7 +125,8 @@ class Bench {
     told("bench", 0);
     std::vector<exec::Timed> timed;
     for (auto& entry : entries_)
-      timed.push_back({&*entry.session, fmt::format("model '{}'", entry.model.path.string()), entry.samples});
+      timed.push_back({[&entry] { return std::move(*entry.session); },
+                       fmt::format("model '{}'", entry.model.path.string()), entry.samples});
     const auto all = run::latencies(turns_of(timed));
     for (std::size_t m = 0; m < all.size(); ++m) result_.models[m].latency = all[m];
     if (auto note = run::busy_note(all); !note.empty()) result_.notes.push_back(std::move(note));

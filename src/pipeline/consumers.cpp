@@ -64,10 +64,11 @@ class OnnxRuntime final : public Deployment {
                                        &receiver);
   }
   std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
-    auto a = exec::Session::of_file(runtime_, both[0].file, options_);
-    auto b = exec::Session::of_file(runtime_, both[1].file, options_);
-    const std::array<exec::Timed, 2> models{
-        {{&a, "the float model", both[0].samples}, {&b, "the quantized model", both[1].samples}}};
+    const auto opener = [&](const Timed& model) {
+      return [this, file = model.file] { return exec::Session::of_file(runtime_, file, options_); };
+    };
+    const std::array<exec::Timed, 2> models{{{opener(both[0]), "the float model", both[0].samples},
+                                             {opener(both[1]), "the quantized model", both[1].samples}}};
     return run::latencies(exec::time_interleaved(models, {.seconds = seconds}));
   }
 

@@ -14,6 +14,7 @@
 #include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
+#include "planning/parts.h"
 #include "profile/meters.h"
 #include "remedies/remedies.h"
 #include "run/comparison/candidate.h"
@@ -31,10 +32,40 @@ namespace {
 constexpr std::size_t kTimed = 4;     // samples that both models are timed on
 constexpr std::size_t kCompared = 8;  // samples whose outputs are compared
 
-// Of both models side by side, which are read, and packed for kernels; those of 16-bit floats run in float32.
+constexpr std::uint64_t kLittle = std::uint64_t{8} << 20;  // that all models open may take beside the largest
+
+// Of quantized models, which are read, and packed for kernels; those of 16-bit floats run in float32.
+std::uint64_t memory_to_run(const QuantizeResult& result, std::uint64_t model_bytes) {
+  return (result.floats ? 6 : 2) * model_bytes;
+}
+
+// Of both models side by side.
 std::uint64_t needed_memory(const QuantizeResult& result) {
-  const std::uint64_t times = result.floats ? 6 : 2;
-  return profile::memory_now().resident + times * (result.model_bytes_before + result.model_bytes_after);
+  return profile::memory_now().resident + memory_to_run(result, result.model_bytes_before + result.model_bytes_after);
+}
+
+struct TimingMemory {
+  std::uint64_t model_bytes = 0;  // of all models
+  std::uint64_t of_one = 0;       // of the process, with the largest of them open
+  std::uint64_t of_all = 0;
+};
+
+// Measured: of the float model, convolutions lay their weights out anew, and other products pack theirs one by one.
+TimingMemory memory_to_time(const QuantizeOptions& options, const std::vector<Deployed>& quantized,
+                            std::uint64_t activations) {
+  const auto rest = profile::memory_now().resident;
+  const auto before = quantized.front().result->model_bytes_before;
+  const std::uint64_t float_model =
+      activations + before + before / 4 + planning::convolution_weights(onnx::read_model(options.model));
+  TimingMemory memory{before, rest + float_model, rest + float_model};
+  for (const auto& model : quantized) {
+    const auto after = model.result->model_bytes_after;
+    const auto own = activations + memory_to_run(*model.result, after);
+    memory.model_bytes += after;
+    memory.of_one = std::max(memory.of_one, rest + own);
+    memory.of_all += own;
+  }
+  return memory;
 }
 
 std::unique_ptr<data::SampleSource> open_first(const QuantizeOptions& options,
@@ -102,23 +133,24 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
     source = open_first(options, inputs);
   }
   std::vector<std::filesystem::path> files;
-  std::uint64_t needed = needed_memory(*quantized.front().result) + 2 * runtime.peak_activation_bytes();
-  for (const auto& model : quantized) {
-    files.push_back(model.file);
-    if (files.size() > 1) needed += 2 * model.result->model_bytes_after;
-  }
-  auto measured =
-      run::measure_latencies(runtime,
-                             {.float_model = options.model,
-                              .source = source.get(),
-                              .samples = kTimed,
-                              .threads = options.threads,
-                              .run_seconds = profiler.now(),
-                              .sample_seconds = sample_seconds,
-                              .needed_memory = needed,
-                              .memory_budget = options.resources.memory_budget.value_or(planning::available_memory()),
-                              .stop = options.stop},
-                             files);
+  for (const auto& model : quantized) files.push_back(model.file);
+  trim_heap();
+  const auto memory = memory_to_time(options, quantized, 2 * runtime.peak_activation_bytes());
+  const auto budget = options.resources.memory_budget.value_or(planning::available_memory());
+  auto measured = run::measure_latencies(runtime,
+                                         {.float_model = options.model,
+                                          .source = source.get(),
+                                          .samples = kTimed,
+                                          .threads = options.threads,
+                                          .run_seconds = profiler.now(),
+                                          .sample_seconds = sample_seconds,
+                                          .model_bytes = memory.model_bytes,
+                                          .memory = memory.of_one,
+                                          .memory_of_all = memory.of_all,
+                                          .most_for_all = std::min(budget, memory.of_one + kLittle),
+                                          .memory_budget = budget,
+                                          .stop = options.stop},
+                                         files);
   for (std::size_t m = 0; m < quantized.size(); ++m) {
     auto& result = *quantized[m].result;
     if (!measured.changes.empty()) {

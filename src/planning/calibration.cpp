@@ -8,12 +8,6 @@
 namespace detent::planning {
 namespace {
 
-std::uint64_t all_convolution_weights(const onnx::Model& model, const graph::Index& index) {
-  std::uint64_t bytes = 0;
-  for (const auto& node : model.graph.nodes) bytes += convolution_weights(model, index, node);
-  return bytes;
-}
-
 std::uint64_t resident_weights(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types) {
   std::uint64_t bytes = 0;
   for (const auto& tensor : model.graph.initializers) bytes += resident_bytes(model, index, types, tensor);
@@ -35,8 +29,7 @@ std::optional<std::uint64_t> alive_at_once(const onnx::Model& model, const graph
 
 exec::SessionMode session_mode_for(const onnx::Model& model) {
   constexpr std::uint64_t kLittle = 32 * kMiB;
-  return all_convolution_weights(model, graph::Index(model)) <= kLittle ? exec::SessionMode::blocked
-                                                                        : exec::SessionMode::lean;
+  return convolution_weights(model) <= kLittle ? exec::SessionMode::blocked : exec::SessionMode::lean;
 }
 
 std::uint64_t CalibrationCost::peak_memory() const {
@@ -68,7 +61,7 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
       {"detent and ONNX Runtime", kProcess},
       {"session", kSessionNode * (model.graph.nodes.size() + observed.size())},
       {"weights, mapped from the file", resident_weights(model, index, types)},
-      {"convolution weights in blocked layout", blocked ? all_convolution_weights(model, index) : 0},
+      {"convolution weights in blocked layout", blocked ? convolution_weights(model) : 0},
       {"activations alive at once", workers * *alive},
       {"samples", workers * c.sample_bytes},
       {"statistics", statistics_bytes(c)},

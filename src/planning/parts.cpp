@@ -32,6 +32,13 @@ std::uint64_t convolution_weights(const onnx::Model& model, const graph::Index& 
   return weight == graph::kNone ? 0 : model.graph.initializers[static_cast<std::size_t>(weight)].data.size();
 }
 
+std::uint64_t convolution_weights(const onnx::Model& model) {
+  const graph::Index index(model);
+  std::uint64_t bytes = 0;
+  for (const auto& node : model.graph.nodes) bytes += convolution_weights(model, index, node);
+  return bytes;
+}
+
 graph::Workspace workspace_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                               bool blocked) {
   return [&model, &index, &types, blocked](const onnx::Node& node, bool kept) -> std::uint64_t {

@@ -31,6 +31,8 @@ std::uint64_t resident_bytes(const onnx::Model& model, const graph::Index& index
 
 /// The weights that a convolution copies into blocked layout; 0 for other nodes.
 std::uint64_t convolution_weights(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
+/// Those of all nodes of the main graph.
+std::uint64_t convolution_weights(const onnx::Model& model);
 
 /// What the runtime's kernels allocate beside inputs and outputs: in blocked layout a copy of an input that others
 /// still read; for a transposed convolution all its products before they are added up. Refers to its arguments.

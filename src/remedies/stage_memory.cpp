@@ -28,16 +28,6 @@ namespace {
 // Measured: heap in pieces, sums of pairs.
 constexpr std::uint64_t kTrials = std::uint64_t{12} << 20;
 
-// Of the float model and its quantized one side by side, beside what calibration takes. Measured: convolutions lay
-// their weights out anew; of other weights the quantized model has a quarter, and that once more as kernels want it.
-std::uint64_t weights_side_by_side(const onnx::Model& model, const graph::ValueTypes& types) {
-  const graph::Index index(model);
-  std::uint64_t all = 0, of_convolutions = 0;
-  for (const auto& tensor : model.graph.initializers) all += planning::resident_bytes(model, index, types, tensor);
-  for (const auto& node : model.graph.nodes) of_convolutions += planning::convolution_weights(model, index, node);
-  return all / 2 + 2 * of_convolutions;
-}
-
 // Without the statistics.
 planning::Circumstances of_trials(const QuantizeOptions& options, const quantization::Placement& placement,
                                   std::uint64_t sample_bytes) {
@@ -129,7 +119,7 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
     memory.tuning = solve::planned_memory(budget, true, model, types, placement.selected, samples.count,
                                           options.finetune, circumstances.threads);
   if (options.bench && !config::writes_16_bits(options.config)) {
-    memory.timing = cost->peak_memory() + weights_side_by_side(model, types);
+    memory.timing = cost->peak_memory() + planning::convolution_weights(model);  // beside what calibration takes
   }
   return memory;
 }
@@ -166,8 +156,8 @@ LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prep
                     format_size(needed.proving), format_size(*budget)));
   if (left.timing)
     left.notes.push_back(
-        fmt::format("latency is not measured: both models side by side would take about {} of memory, "
-                    "and the budget is {}",
+        fmt::format("latency is not measured: the float model as it is deployed would take about {} of "
+                    "memory, and the budget is {}",
                     format_size(needed.timing), format_size(*budget)));
   return left;
 }

@@ -110,7 +110,7 @@ def test_what_is_asked_for_and_has_no_room_is_refused_before_samples_run(deep: P
 def test_a_search_without_room_for_timing_is_refused_at_once(deep: Path, tmp_path: Path) -> None:
     words = ["search", deep / "m.onnx", "-o", tmp_path / "front", "--calibration-data", deep / "data"]
     refused = support.detent(*words, "--memory-budget", f"{BUDGET}MiB")
-    assert refused.returncode == 4 and "a search times models beside the float one" in refused.stderr, refused.stderr
+    assert refused.returncode == 4 and "a search times the float model" in refused.stderr, refused.stderr
     assert not (tmp_path / "front").exists()
 
 

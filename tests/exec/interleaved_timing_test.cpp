@@ -13,9 +13,9 @@ Session product(std::int64_t size) {
 }
 
 TEST(Turns, AreAsManyForEachModel) {
-  auto small = product(16), large = product(256);
   const std::vector<std::vector<Array>> few{{random_floats({16, 16})}}, many{{random_floats({256, 256})}};
-  const std::vector<Timed> models{{&small, "small", few}, {&large, "large", many}};
+  const std::vector<Timed> models{{[] { return product(16); }, "small", few},
+                                  {[] { return product(256); }, "large", many}};
   const auto turns = time_interleaved(models, {.seconds = 0, .least_rounds = 2});
   ASSERT_EQ(turns.size(), 2U);
   ASSERT_EQ(turns[0].size(), 2U);
@@ -31,13 +31,30 @@ TEST(Turns, AreAsManyForEachModel) {
 }
 
 TEST(Turns, KeepToTheNumberOfRuns) {
-  auto session = product(16);
   const std::vector<std::vector<Array>> samples{{random_floats({16, 16})}};
-  const std::vector<Timed> models{{&session, "m", samples}};
+  const std::vector<Timed> models{{[] { return product(16); }, "m", samples}};
   std::size_t runs = 0;
   const auto turns = time_interleaved(models, {.runs = 1234});
   for (const auto& turn : turns.front()) runs += turn.size();
   EXPECT_EQ(runs, 1234U);
+}
+
+TEST(Turns, OfOneAtATimeOpenEachModelForTwoTurns) {
+  std::string opened;
+  const auto opener = [&](char name) {
+    return [&opened, name] {
+      opened += name;
+      return product(16);
+    };
+  };
+  const std::vector<std::vector<Array>> samples{{random_floats({16, 16})}};
+  const std::vector<Timed> models{{opener('a'), "a", samples}, {opener('b'), "b", samples}};
+  const auto turns = time_interleaved(models, {.seconds = 0, .least_rounds = 4, .one_open = true});
+  EXPECT_EQ(opened, "ababab");  // each once to see its pace, then b a, a b, b a, a b
+  for (const auto& of_model : turns) EXPECT_EQ(of_model.size(), 4U);
+  opened.clear();
+  time_interleaved(models, {.seconds = 0, .least_rounds = 4});
+  EXPECT_EQ(opened, "ab");
 }
 
 }  // namespace

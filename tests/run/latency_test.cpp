@@ -61,11 +61,11 @@ TEST(MeasuredLatency, IsLeftOutWhereItCostsTooMuch) {
     return measured.notes.at(0);
   };
   LatencyRequest large;
-  large.needed_memory = 3 << 20;
+  large.memory = 3 << 20;
   large.memory_budget = 2 << 20;
-  EXPECT_EQ(note_of(large),
-            "latency was not measured: both models side by side would take about 3.0 MiB, and the memory budget is 2.0 "
-            "MiB");
+  EXPECT_EQ(
+      note_of(large),
+      "latency was not measured: running the larger model would take about 3.0 MiB, and the memory budget is 2.0 MiB");
   LatencyRequest slow;
   slow.sample_seconds = 2;
   slow.run_seconds = 10;

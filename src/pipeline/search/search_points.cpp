@@ -306,19 +306,23 @@ std::uint64_t SearchPoints::memory_to_time(std::uint64_t bytes) const {
 }
 
 std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesystem::path>& files,
-                                                 std::uint64_t memory) {
+                                                 std::uint64_t memory_of_all) {
   open_samples();
-  const auto measured =
-      run::measure_latencies(*run_.runtime,
-                             {.float_model = options_.model,
-                              .source = &*source_,
-                              .samples = kTimedSamples,
-                              .threads = options_.threads,
-                              .run_seconds = kSecondsEach * static_cast<double>(files.size() + 1) / 0.03,
-                              .needed_memory = memory,
-                              .memory_budget = memory_limit(options_),
-                              .stop = options_.stop},
-                             files);
+  const auto limit = memory_limit(options_);
+  const auto measured = run::measure_latencies(
+      *run_.runtime,
+      {.float_model = options_.model,
+       .source = &*source_,
+       .samples = kTimedSamples,
+       .threads = options_.threads,
+       .run_seconds = kSecondsEach * static_cast<double>(files.size() + 1) / 0.03,
+       .model_bytes = static_cast<std::uint64_t>(files.size() + 1) * run_.result.model_bytes_before,
+       .memory = profile::memory_now().resident + memory_to_time(run_.result.model_bytes_before),
+       .memory_of_all = memory_of_all,
+       .most_for_all = limit,
+       .memory_budget = limit,
+       .stop = options_.stop},
+      files);
   // Beside latencies there is a note where the machine was busy: once is enough.
   const bool is_busy = !measured.changes.empty() && !measured.notes.empty();
   if (!is_busy || !was_busy_) {
@@ -349,8 +353,7 @@ void SearchPoints::time() {
       memory += more;
       files.push_back(made_[m].file);
     }
-    // Two beside each other have room, as was found at the start.
-    for (const auto& change : measure(files, files.size() == 1 ? std::min(memory, memory_limit(options_)) : memory)) {
+    for (const auto& change : measure(files, memory)) {
       // On a busy machine the time of processors tells more.
       const bool doubtful = change.before.is_doubtful() || change.after.is_doubtful();
       made_[timed_++].told.seconds = (doubtful ? change.after.cpu_ratio : change.after.ratio) * float_seconds_;
@@ -365,15 +368,12 @@ bool SearchPoints::keep_timed() {
 }
 
 void check_memory_to_time(const SearchOptions& options, std::uint64_t activations) {
-  constexpr double kOfBoth = 1.25;  // the float model, and the smallest of the others
   const auto bytes = run::size_on_disk(onnx::read_model(options.model));
-  const auto one = static_cast<double>(beside_others(bytes, activations));
-  const auto needed = profile::memory_now().resident + static_cast<std::uint64_t>(kOfBoth * one);
+  const auto needed = profile::memory_now().resident + beside_others(bytes, activations);
   if (needed <= memory_limit(options)) return;
   const auto [need, left] = format_sizes(needed, memory_limit(options));
   throw resource_error(
-      fmt::format("a search times models beside the float one, which takes at least {} of memory; the limit is {}",
-                  need, left),
+      fmt::format("a search times the float model, which takes at least {} of memory; the limit is {}", need, left),
       "raise --memory-budget, or quantize to one format");
 }
 

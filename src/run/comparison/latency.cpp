@@ -89,12 +89,17 @@ std::string busy_note(const std::vector<Latency>& all) {
       100 * waiting);
 }
 
-std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, std::size_t count) {
+std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, std::size_t count,
+                                                    std::uint64_t most_bytes) {
   std::vector<std::vector<data::Array>> samples;
   source.rewind();
-  while (samples.size() < count) {
+  std::uint64_t all = 0, last = 0;
+  while (samples.size() < count && (samples.empty() || last <= most_bytes - std::min(all, most_bytes))) {
     auto sample = source.next();
     if (!sample) break;
+    last = 0;
+    for (const auto& input : sample->inputs) last += input.bytes.size();
+    all += last;
     samples.push_back(std::move(sample->inputs));
   }
   return samples;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,7 +26,10 @@ std::string speed_words(double ratio);
 /// What to say where other programs take so much that times tell nothing; else empty.
 std::string busy_note(const std::vector<Latency>& all);
 
-/// The first samples of a source, in memory.
-std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, std::size_t count);
+/// The first samples of a source, in memory: `count`, or fewer where one more of the last one's size would take more
+/// than `most_bytes`, but one at the least.
+std::vector<std::vector<data::Array>> first_samples(
+    data::SampleSource& source, std::size_t count,
+    std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max());
 
 }  // namespace detent::run
