@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/heap.h"
+
 namespace detent::run {
 namespace {
 
@@ -22,7 +24,11 @@ std::uint64_t bytes_of(const FloatRun& run) {
 FloatModel model_of_session(std::function<exec::Session()> open, data::TapReceiver* receiver) {
   const auto session = std::make_shared<std::optional<exec::Session>>();
   return {[session, receiver, open = std::move(open)](const data::Sample& sample) {
-            if (!*session) session->emplace(open());
+            std::optional<LargeBlocksApart> apart;  // while it is read, and takes its memory in the first run
+            if (!*session) {
+              apart.emplace();
+              session->emplace(open());
+            }
             return (*session)->run(sample.inputs, fmt::format("sample '{}'", sample.origin), receiver);
           },
           [session] { session->reset(); }};

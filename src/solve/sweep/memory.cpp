@@ -22,8 +22,10 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values; a quarter are buffers
 constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
-constexpr std::uint64_t kTogether = 256 * kMiB;
-constexpr std::uint64_t kLittle = 64 * kMiB;
+// Of sums of several layers, and of samples that wait for the next layers. By default little: the rest of the samples
+// is on disk, which took no longer, and a run should take what plain inference does.
+constexpr std::uint64_t kTogether = 256 * kMiB, kTogetherByDefault = 32 * kMiB;
+constexpr std::uint64_t kSpoolByDefault = 8 * kMiB;
 
 planning::StagesOfForm nodes_of(const std::vector<Stage>& stages, const std::vector<int>& ends, int nodes) {
   planning::StagesOfForm form;
@@ -79,7 +81,7 @@ Needs needs_of(std::uint64_t budget, bool asked_for, const onnx::Model& float_mo
                const onnx::Model& quantized, const std::vector<TunedLayer>& layers, std::uint64_t integers,
                std::uint64_t samples, const FinetuneConfig& config, std::size_t threads) {
   Needs needs;
-  needs.together = std::min(asked_for ? kTogether : kLittle / 2, budget / 32);
+  needs.together = std::min(asked_for ? kTogether : kTogetherByDefault, budget / 32);
   const auto stages = stages_of(layers, float_model, quantized, needs.together);
   std::vector<int> before;  // each segment's first layer
   for (const auto& stage : stages) {
@@ -141,7 +143,7 @@ MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Mode
   memory.together = needs.together;
   for (const auto others : needs.others) memory.layers.push_back(less(budget, others));
   const std::uint64_t room = less(budget, peak);
-  memory.spool = planning::split_budget(asked_for ? room : std::min(room, kLittle), needs.buffers);
+  memory.spool = planning::split_budget(asked_for ? room : std::min(room, kSpoolByDefault), needs.buffers);
   return memory;
 }
 
