@@ -32,6 +32,11 @@ class FileUnits final : public Units {
     hold_rate(file);
     return with_token_inputs(std::move(file), given_, inputs_);
   }
+  bool pass() override {
+    if (next_ == files_.names.size()) return false;
+    ++next_;
+    return true;
+  }
   void rewind() override { next_ = 0; }
   std::size_t count() const override { return files_.names.size(); }
   std::string where() const override { return "calibration data " + quoted(path_); }
@@ -77,14 +82,30 @@ class BatchedSource final : public SampleSource {
         finish();
         return std::nullopt;
       }
+      one_each_ = one_each_ && seen_ == units_taken_;
+      known_ = std::max(known_, units_taken_++);
       batcher_.put(std::move(*unit));
+    }
+  }
+
+  // Files that were read before, and gave one sample each, are not read again for that.
+  void skip(std::size_t count) override {
+    while (count > 0) {
+      if (one_each_ && seen_ == units_taken_ && seen_ < known_ && units_->pass()) {
+        ++units_taken_;
+        if (seen_++ % options_.shares == options_.share) --count;
+      } else if (next()) {
+        --count;
+      } else {
+        return;
+      }
     }
   }
 
   void rewind() override {
     units_->rewind();
     batcher_.reset();
-    seen_ = 0;
+    seen_ = units_taken_ = 0;
   }
   std::size_t file_count() const override {
     const std::size_t count = units_->count();
@@ -125,7 +146,9 @@ class BatchedSource final : public SampleSource {
   std::vector<InputSpec> inputs_;
   SourceOptions options_;
   Batcher batcher_;
-  std::size_t seen_ = 0;
+  std::size_t seen_ = 0, units_taken_ = 0;
+  bool one_each_ = true;   // each unit so far has given one sample
+  std::size_t known_ = 0;  // so many units were taken, and have given their samples, in some pass
   std::string many_rows_;  // a note
 };
 

@@ -18,6 +18,8 @@ class Units {
   virtual ~Units() = default;
   /// The next unit, its arrays checked against the inputs; nullopt after the last.
   virtual std::optional<LoadedFile> next() = 0;
+  /// Passes over the next unit without reading it; false where that cannot be, or there is none.
+  virtual bool pass() { return false; }
   virtual void rewind() = 0;
   /// How many there are; 0: not known yet.
   virtual std::size_t count() const = 0;

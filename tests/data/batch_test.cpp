@@ -215,5 +215,48 @@ TEST_F(Batching, MemoryFollowsTheSamplesNotTheFile) {
   EXPECT_LT(peak - before, 4096U);
 }
 
+std::string origin_after(SampleSource& source, std::size_t skipped) {
+  source.rewind();
+  source.skip(skipped);
+  const auto sample = source.next();
+  return sample ? sample->origin : "";
+}
+
+TEST_F(Batching, FilesOfOneSampleEachArePassedOverUnread) {
+  for (const char* name : {"a.npy", "b.npy", "c.npy", "d.npy"}) put(name, counting({1, 2}));
+  const auto source = open({input("x", {-1, 2})}, {.max_samples = 3});
+  put("b.npy", "no longer an array");
+  EXPECT_THROW(origin_after(*source, 2), Error) << "not read before";
+  put("b.npy", counting({1, 2}));
+  EXPECT_EQ(origin_after(*source, 3), "");
+  put("b.npy", "no longer an array");
+  EXPECT_EQ(origin_after(*source, 2), "c.npy");
+  EXPECT_EQ(origin_after(*source, 3), "");
+  EXPECT_THROW(origin_after(*source, 1), Error);
+}
+
+TEST_F(Batching, FilesOfOtherNumbersOfSamplesAreSkippedBySamples) {
+  put("a.npy", counting({1, 2}));
+  put("b.npy", counting({3, 2}));
+  put("c.npy", counting({1, 2}));
+  const auto source = open({input("x", {-1, 2})}, {.batch_size = 1});
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_EQ(origin_after(*source, 1), "b.npy[0:1]");
+    EXPECT_EQ(origin_after(*source, 3), "b.npy[2:3]");
+    EXPECT_EQ(origin_after(*source, 4), "c.npy");
+    EXPECT_EQ(origin_after(*source, 5), "");
+  }
+}
+
+TEST_F(Batching, SharesAreSkippedByWhatTheyHold) {
+  for (const char* name : {"a.npy", "b.npy", "c.npy", "d.npy", "e.npy"}) put(name, counting({1, 2}));
+  const auto source = open({input("x", {-1, 2})}, {.share = 1, .shares = 2});
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_EQ(origin_after(*source, 0), "b.npy");
+    EXPECT_EQ(origin_after(*source, 1), "d.npy");
+    EXPECT_EQ(origin_after(*source, 2), "");
+  }
+}
+
 }  // namespace
 }  // namespace detent::data::test

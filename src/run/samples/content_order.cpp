@@ -126,14 +126,14 @@ void ContentOrderedSamples::read_ahead() {
     ahead_.push_back({at, {}});
   }
   inner_.rewind();
-  for (std::size_t number = 0; !wanted.empty(); ++number) {
+  std::size_t passed = 0;
+  for (const auto& [number, positions] : wanted) {
+    inner_.skip(number - passed);
+    passed = number + 1;
     auto sample = inner_.next();
     if (!sample) break;
-    const auto found = wanted.find(number);
-    if (found == wanted.end()) continue;
     const auto units = units_of(std::move(*sample));
-    for (const auto at : found->second) ahead_[at - next_].sample = units.at(order_[at].row);
-    wanted.erase(found);
+    for (const auto at : positions) ahead_[at - next_].sample = units.at(order_[at].row);
   }
 }
 

@@ -23,7 +23,7 @@ struct ContentOrderOptions {
   bool rows = false;     // rows are samples, see rows_are_samples()
   /// Samples are read ahead up to so many bytes, since the inner source has to be read from its start for what comes
   /// earlier there.
-  std::uint64_t ahead = std::uint64_t{64} << 20;
+  std::uint64_t ahead = std::uint64_t{16} << 20;
 };
 
 /// The samples of another source in the order of their fingerprints: the same whatever order, files and batches they
