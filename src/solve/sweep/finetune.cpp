@@ -210,6 +210,7 @@ class Tuning {
         record.push_back(quantized_values[i]);
         if (!float_values.empty()) record.push_back(float_values[i]);
         if (needs_float_input()) record.push_back(float_values[problems.size() + i]);
+        record = tuner_.paired(problems[i], std::move(record));
         if (shared) {
           shared->put(i, s, std::move(record));
         } else {

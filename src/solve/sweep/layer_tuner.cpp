@@ -91,6 +91,20 @@ bool LayerTuner::agree(const LayerProblem& problem, const data::Array& input, co
          (of_float.size() == 1 || of_float.front().shape == input.shape);
 }
 
+store::Record LayerTuner::paired(const LayerProblem& problem, store::Record record) const {
+  const auto& input = record[0];
+  if (record.size() == 1 || agree(problem, input, {record.rbegin(), record.rend() - 1})) return record;
+  const auto& layer = *problem.layer;
+  const auto geometry = geometry_of(float_, layer, input.shape);
+  const auto targets = std::make_shared<std::vector<float>>(
+      symmetric_targets(weights_of(float_, quantized_, layer, geometry), geometry, bias_of(float_, layer), input.shape,
+                        data::floats(input), kernels_, thread_count(options_.threads)));
+  record[1] = {input.type, geometry.output_shape(input.shape), std::as_bytes(std::span<const float>(*targets)),
+               targets};
+  if (record.size() > 2) record[2] = input;
+  return record;
+}
+
 void LayerTuner::take(LayerProblem& problem, std::size_t sample, store::Record record) {
   if (problem.held_back == nullptr) begin(problem, record);  // with the first record
   if (is_held_back(sample)) {

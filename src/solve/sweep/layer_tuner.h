@@ -61,6 +61,10 @@ class LayerTuner {
   /// Whether values of the float model, the target last, have shapes that belong to this input of the quantized one.
   bool agree(const LayerProblem& problem, const data::Array& input, const store::Record& of_float) const;
 
+  /// The record as the layer can take it. Where shapes depend on values, the float model may have come to another
+  /// shape: then the targets are what the float layer makes of the quantized model's input.
+  store::Record paired(const LayerProblem& problem, store::Record record) const;
+
   /// Several records of a sample come one after another. `record`: the quantized model's input; the float model's
   /// output where it was run; its input with a drop ratio.
   void take(LayerProblem& problem, std::size_t sample, store::Record record);
