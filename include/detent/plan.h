@@ -69,7 +69,7 @@ struct PlannedShare {
 };
 
 struct Plan {
-  std::size_t files = 0;                                    // calibration files; there are at least as many samples
+  std::size_t samples = 0;                                  // where files hold several, as many as the first does
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
   std::size_t nodes_quantized = 0;
   std::size_t nodes_in_float = 0;  // counted as in QuantizeResult
@@ -93,7 +93,7 @@ struct Plan {
   std::uint64_t waiting_on_disk = 0;     // the part of these on disk
   PlannedFinetune finetune;
   PlannedDevice device;
-  double calibration_seconds = 0;    // estimate from this machine's measured arithmetic rate, for `files` samples
+  double calibration_seconds = 0;    // estimate from this machine's measured arithmetic rate, for all samples
   double measuring_seconds = 0;      // the same for measuring accuracy
   double measuring_inferences = 0;   // in inferences of all samples, as the runtime runs the float model by default
   std::vector<PlannedShare> shares;  // of stages whose times are known

@@ -415,7 +415,7 @@ struct Fields<PlannedDevice> {
 template <>
 struct Fields<Plan> {
   using S = Plan;
-  static constexpr Field<S> all[] = {shown<&S::files>("samples"),
+  static constexpr Field<S> all[] = {shown<&S::samples>("samples"),
                                      shown<&S::inputs>("inputs"),
                                      shown<&S::nodes_quantized>("nodes_quantized"),
                                      shown<&S::nodes_in_float>("nodes_in_float"),

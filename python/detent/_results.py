@@ -370,7 +370,7 @@ class Comparison(_Result):
 class Plan(_Result):
     """What a run would do, and the memory, disk and time it would take."""
 
-    samples: int  #: at least; 0: unknown
+    samples: int  #: where files hold several, as many as the first does; 0: unknown
     inputs: list[tuple[str, str]]
     nodes_quantized: int
     nodes_in_float: int

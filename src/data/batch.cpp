@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <span>
@@ -120,6 +121,13 @@ std::int64_t Batcher::common_rows() const {
   const bool same =
       std::all_of(file_->inputs.begin(), file_->inputs.end(), [&](const LoadedArray& a) { return rows(a) == first; });
   return same ? first : -1;
+}
+
+double Batcher::samples() const {
+  if (mode_ == Mode::as_stored) return 1;
+  const double batches = static_cast<double>(rows_) / static_cast<double>(batch_);
+  if (mode_ == Mode::join) return batches;
+  return fixed_ ? std::floor(batches) : std::ceil(batches);
 }
 
 std::optional<Sample> Batcher::take() {

@@ -21,6 +21,8 @@ class Batcher {
 
   void put(LoadedFile file);
   std::optional<Sample> take();
+  /// What the file that was put last gives; a share of one where it is joined with others.
+  double samples() const;
   void finish();
   void reset();
   std::vector<std::string> notes() const;

@@ -81,7 +81,7 @@ class CompletedSource final : public SampleSource {
   }
   void rewind() override { inner_->rewind(); }
   void skip(std::size_t count) override { inner_->skip(count); }
-  std::size_t file_count() const override { return inner_->file_count(); }
+  std::size_t sample_count() const override { return inner_->sample_count(); }
   std::vector<std::string> notes() const override { return inner_->notes(); }
 
  private:

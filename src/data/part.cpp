@@ -5,7 +5,10 @@
 namespace detent::data {
 
 SampleSubset::SampleSubset(SampleSource& inner, std::size_t one_in, Kind kind)
-    : inner_(inner), all_(inner.file_count()), one_in_(std::max<std::size_t>(1, std::min(one_in, all_))), kind_(kind) {
+    : inner_(inner),
+      all_(inner.sample_count()),
+      one_in_(std::max<std::size_t>(1, std::min(one_in, all_))),
+      kind_(kind) {
   rewind();
 }
 
@@ -27,7 +30,7 @@ void SampleSubset::rewind() {
   next_ = 0;
 }
 
-std::size_t SampleSubset::file_count() const {
+std::size_t SampleSubset::sample_count() const {
   std::size_t count = 0;
   for (std::size_t sample = 0; sample < all_; ++sample) count += has(sample) ? 1 : 0;
   return count;

@@ -17,7 +17,7 @@ class SampleSubset final : public SampleSource {
 
   std::optional<Sample> next() override;
   void rewind() override;
-  std::size_t file_count() const override;
+  std::size_t sample_count() const override;
   std::vector<std::string> notes() const override { return inner_.notes(); }
 
  private:

@@ -48,9 +48,9 @@ class SampleSource {
   virtual void skip(std::size_t count) {
     while (count > 0 && next()) --count;
   }
-  /// Files (or test_data_set folders, or samples of a stream) behind the source, of which max_samples are used at the
-  /// most: the work known beforehand, for progress. A stream may not know it (0) before it has been read once.
-  virtual std::size_t file_count() const = 0;
+  /// The work known beforehand: max_samples at the most. Where files are cut into samples, or joined, all are taken to
+  /// hold as much as the first one. A stream may not know it (0) before it has been read once.
+  virtual std::size_t sample_count() const = 0;
   /// Lines for the report about data that was left unused, as in "2 rows of 'x.npy' do not fill the model's batch of
   /// 4".
   virtual std::vector<std::string> notes() const = 0;

@@ -38,6 +38,9 @@ class FileUnits final : public Units {
     return true;
   }
   void rewind() override { next_ = 0; }
+  std::optional<LoadedFile> first() override {
+    return with_token_inputs(load_file(files_, 0, given_, memory_), given_, inputs_);
+  }
   std::size_t count() const override { return files_.names.size(); }
   std::string where() const override { return "calibration data " + quoted(path_); }
   std::vector<std::string> notes() const override {
@@ -85,6 +88,7 @@ class BatchedSource final : public SampleSource {
       one_each_ = one_each_ && seen_ == units_taken_;
       known_ = std::max(known_, units_taken_++);
       batcher_.put(std::move(*unit));
+      if (!of_first_) of_first_ = batcher_.samples();
     }
   }
 
@@ -107,8 +111,9 @@ class BatchedSource final : public SampleSource {
     batcher_.reset();
     seen_ = units_taken_ = 0;
   }
-  std::size_t file_count() const override {
-    const std::size_t count = units_->count();
+  std::size_t sample_count() const override {
+    std::size_t count = units_->count();
+    if (count > 0) count = static_cast<std::size_t>(std::max(static_cast<double>(count) * samples_of_first(), 1.0));
     return options_.max_samples == 0 ? count : std::min(count, options_.max_samples);
   }
   std::vector<std::string> notes() const override {
@@ -133,6 +138,16 @@ class BatchedSource final : public SampleSource {
                              sample.inputs.front().shape[0]);
   }
 
+  double samples_of_first() const {
+    if (of_first_) return *of_first_;
+    auto unit = units_->first();
+    if (!unit) return 1;
+    Batcher batcher(inputs_, options_.batch_size);
+    batcher.put(std::move(*unit));
+    of_first_ = batcher.samples();
+    return *of_first_;
+  }
+
   void finish() {
     batcher_.finish();
     if (seen_ > 0) return;
@@ -147,9 +162,10 @@ class BatchedSource final : public SampleSource {
   SourceOptions options_;
   Batcher batcher_;
   std::size_t seen_ = 0, units_taken_ = 0;
-  bool one_each_ = true;   // each unit so far has given one sample
-  std::size_t known_ = 0;  // so many units were taken, and have given their samples, in some pass
-  std::string many_rows_;  // a note
+  bool one_each_ = true;                    // each unit so far has given one sample
+  std::size_t known_ = 0;                   // so many units were taken, and have given their samples, in some pass
+  mutable std::optional<double> of_first_;  // samples of the first unit
+  std::string many_rows_;                   // a note
 };
 
 }  // namespace

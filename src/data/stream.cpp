@@ -46,6 +46,14 @@ class StreamUnits final : public Units {
     taken_ = 0;
   }
 
+  std::optional<LoadedFile> first() override {
+    if (taken_ == 0) {
+      auto unit = next();
+      again_ = unit.has_value();
+    }
+    return first_;
+  }
+
   std::size_t count() const override { return counted_ > 0 ? counted_ : stream_.size(); }
   std::string where() const override { return "the stream of samples"; }
 

@@ -21,6 +21,8 @@ class Units {
   /// Passes over the next unit without reading it; false where that cannot be, or there is none.
   virtual bool pass() { return false; }
   virtual void rewind() = 0;
+  /// The first unit, however many were taken; nullopt where it would have to be asked for again.
+  virtual std::optional<LoadedFile> first() = 0;
   /// How many there are; 0: not known yet.
   virtual std::size_t count() const = 0;
   /// For messages: "calibration data 'samples/'".

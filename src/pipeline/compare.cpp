@@ -334,7 +334,7 @@ void note(Comparison& comparison, const std::vector<std::string>& lines) {
 
 // Samples that there will be, as far as that is known.
 std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options) {
-  const std::uint64_t count = source.file_count();
+  const std::uint64_t count = source.sample_count();
   return options.max_samples == 0 ? count : std::min<std::uint64_t>(count, options.max_samples);
 }
 

@@ -78,7 +78,7 @@ Plan plan_family(const QuantizeOptions& options) {
     const auto of_member = config::options_of(*member, options);
     auto planned = member->format.empty() ? plan_of_copy(of_member) : plan(of_member);
     planned.name = member->name;
-    if (planned.files > 0) all.files = planned.files;
+    if (planned.samples > 0) all.samples = planned.samples;
     if (!planned.inputs.empty()) all.inputs = planned.inputs;
     all.peak_memory = std::max(all.peak_memory, planned.peak_memory);
     all.memory_budget = std::max(all.memory_budget, planned.memory_budget);

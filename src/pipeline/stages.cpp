@@ -107,7 +107,7 @@ constexpr Stage kStages[] = {
     {"write and prove", kBlocks, not_lowered, write_result, nullptr, quantization_matmul_nbits},
     {"write and prove", kBlocks | kIntegers, to_16_bits, write_result, predict_proof, post_process},
     {"write and prove", kAnyResult & ~(kBlocks | kIntegers), always, write_result, nullptr, post_process},
-    {"choose again", kIntegers, not_lowered, leave_inexact_in_float},
+    {"choose again", kIntegers, not_lowered, leave_inexact_in_float, predict_choosing_again},
 
     {"see whether it runs here", kBlocks | kCache, not_lowered, check_running},
     {"time", kAnyResult, is_timed, time_result, predict_timing},

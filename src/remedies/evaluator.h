@@ -100,7 +100,7 @@ class Evaluator {
   /// measured and done then depends on neither their order, nor files, nor batches.
   run::ContentOrderedSamples& source();
   /// Of source(), so many.
-  std::size_t samples() { return source().file_count(); }
+  std::size_t samples() { return source().sample_count(); }
 
   /// By AccuracyConfig::metric, of a quantized model as it would be written and run: by the user's command or function
   /// as a share of the float model's score, else on the judging samples.

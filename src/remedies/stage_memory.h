@@ -20,6 +20,7 @@ struct StageMemory {
   std::uint64_t measuring = 0;  // what roundings do to the results
   std::uint64_t tuning = 0;     // of weights
   std::uint64_t proving = 0;    // the written file judged beside the float model, in processes of their own
+  std::uint64_t searching = 0;  // for layers of the written file that are computed otherwise than was measured
   std::uint64_t timing = 0;     // the float model as it is deployed, which is the larger one
 };
 

@@ -33,7 +33,7 @@ constexpr double kFar = 1e-2;
 void keep_heaviest(const Draft& draft, const Evaluator& evaluator, const graph::ValueTypes& types,
                    FinetuneConfig& config, std::vector<std::string>& notes) {
   const auto& env = evaluator.env();
-  auto costs = solve::layer_costs(draft.prepared.model, types, config, env.source.file_count(),
+  auto costs = solve::layer_costs(draft.prepared.model, types, config, env.source.sample_count(),
                                   thread_count(env.options.threads));
   const auto layers = solve::find_layers(draft.prepared.model, *draft.emitted, config).layers;
   std::erase_if(costs, [&](const auto& cost) {
@@ -129,7 +129,7 @@ TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig
   }
   const auto memory =
       solve::share_memory(run::budget_of(options.resources, env.directory).memory, asked_for, prepared.model, types,
-                          tuned.model, found.layers, source.file_count(), config, thread_count(options.threads));
+                          tuned.model, found.layers, source.sample_count(), config, thread_count(options.threads));
   const auto spool = run::make_spool(env.context(), memory.spool);
   tuned.notes.insert(tuned.notes.end(), found.notes.begin(), found.notes.end());
   const auto& resources = options.resources;

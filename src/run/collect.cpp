@@ -289,7 +289,7 @@ class Collector {
     const std::lock_guard lock(done_mutex_);
     ++done_;
     if (!context_.progress) return;
-    const std::size_t samples = segment == 0 ? source_.file_count() : state_.samples;
+    const std::size_t samples = segment == 0 ? source_.sample_count() : state_.samples;
     context_.progress("calibrate", done_, samples * branch_.segments());
   }
 

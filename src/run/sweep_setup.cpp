@@ -177,7 +177,7 @@ SweepSetup set_up_sweep(const Context& context, const Prepared& prepared, const 
     setup.measured = measure_within(context, model, observed, source, circumstances, budget, types);
   if (known || asks_for_cuts(context.resources)) {
     setup.plan = planning::plan_sweep(model, types, observed, circumstances,
-                                      std::max<std::size_t>(source.file_count(), 1), budget);
+                                      std::max<std::size_t>(source.sample_count(), 1), budget);
     // Files may hold several samples; the exact count only matters where samples are spooled.
     if (!setup.plan->cuts.empty())
       setup.plan = planning::plan_sweep(model, types, observed, circumstances, count_samples(source), budget);

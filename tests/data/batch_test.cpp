@@ -44,6 +44,28 @@ TEST_F(Batching, BatchSizeSplitsDynamicInputs) {
   EXPECT_EQ(values(samples[2].inputs[0]), range(8, 2));
 }
 
+TEST_F(Batching, HowManyThereAreIsKnownBeforehand) {
+  put("a.npy", counting({5, 2}));
+  const std::vector<InputSpec> free{input("x", {-1, 2})};
+  const auto one_file = [&](const std::vector<InputSpec>& inputs, const SourceOptions& options) {
+    const auto source = open_samples(at("a.npy"), inputs, options);
+    const auto before = source->sample_count();
+    EXPECT_EQ(all(*source).size(), before);
+    EXPECT_EQ(source->sample_count(), before);
+    return before;
+  };
+  EXPECT_EQ(one_file(free, {}), 1U);
+  EXPECT_EQ(one_file(free, {0, 1}), 5U);
+  EXPECT_EQ(one_file(free, {0, 2}), 3U);
+  EXPECT_EQ(one_file(free, {4, 1}), 4U);
+  EXPECT_EQ(one_file({input("x", {2, 2})}, {}), 2U) << "the last row is left over";
+  put("b.npy", counting({5, 2}, 100));
+  EXPECT_EQ(open(free, {0, 2})->sample_count(), 6U);
+  const auto joined = open({input("x", {10, 2})});
+  EXPECT_EQ(joined->sample_count(), 1U);
+  EXPECT_EQ(all(*joined).size(), 1U);
+}
+
 TEST_F(Batching, BatchSizeSplitsAllInputsAlike) {
   write_zip(at("a.npz"), {{"x.npy", counting({4, 2})}, {"y.npy", counting({4}, 50)}});
   const std::vector<InputSpec> inputs{input("x", {-1, 2}), input("y", {-1})};

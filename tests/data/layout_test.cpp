@@ -54,7 +54,7 @@ TEST_F(LayoutTest, NpyFilesInNaturalOrder) {
   for (const char* name : {".hidden.npy", ".npy", "notes.txt"}) put(name, "no array");
   put("cache/more.npy", "in another folder");
   const auto source = open({x()});
-  EXPECT_EQ(source->file_count(), 3U);
+  EXPECT_EQ(source->sample_count(), 3U);
   EXPECT_EQ(origins(all(*source)), (std::vector<std::string>{"img_1.npy", "img_2.npy", "img_10.npy"}));
   EXPECT_FALSE(source->next().has_value());
 }
@@ -73,7 +73,7 @@ TEST_F(LayoutTest, ASingleFile) {
   put("c.bin", "?");
   for (const char* name : {"a.npy", "b.npz"}) {
     const auto source = open_samples(at(name), {x()});
-    EXPECT_EQ(source->file_count(), 1U);
+    EXPECT_EQ(source->sample_count(), 1U);
     EXPECT_EQ(origins(all(*source)), std::vector<std::string>{name});
   }
   expect_error([&] { open_samples(at("c.bin"), {x()}); }, {"c.bin'", "is no .npy, .npz or .wav file"});
@@ -136,9 +136,10 @@ TEST_F(LayoutTest, NpyFilesCannotFeedTwoInputs) {
 }
 
 TEST_F(LayoutTest, ThousandsOfFilesAreListedInOnePass) {
-  for (int i = 0; i < 20000; ++i) put(fmt::format("{}.npy", i), "");
+  for (int i = 1; i < 20000; ++i) put(fmt::format("{}.npy", i), "");
+  put("0.npy", counting({1, 3}));
   const auto start = std::clock();  // of the processor, which a busy machine leaves alone
-  EXPECT_EQ(open({x()})->file_count(), 20000U);
+  EXPECT_EQ(open({x()})->sample_count(), 20000U);
   EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC);
 }
 

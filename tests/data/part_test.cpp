@@ -17,7 +17,7 @@ class Numbers final : public SampleSource {
     return Sample{std::to_string(next_++), {}};
   }
   void rewind() override { next_ = 0; }
-  std::size_t file_count() const override { return count_; }
+  std::size_t sample_count() const override { return count_; }
   std::vector<std::string> notes() const override { return {}; }
 
  private:
@@ -27,7 +27,7 @@ class Numbers final : public SampleSource {
 std::vector<std::string> names_of(SampleSubset& part) {
   std::vector<std::string> names;
   while (const auto sample = part.next()) names.push_back(sample->origin);
-  EXPECT_EQ(names.size(), part.file_count());
+  EXPECT_EQ(names.size(), part.sample_count());
   return names;
 }
 

@@ -170,7 +170,7 @@ TEST_F(TestSets, NumberTellsTheInput) {
   ASSERT_EQ(origins(samples), (std::vector<std::string>{"test_data_set_2", "test_data_set_10"}));
   EXPECT_EQ(values(samples[0].inputs[1]), (std::vector<float>{3}));
   const auto one = open_samples(at("test_data_set_2/"), inputs);
-  EXPECT_EQ(one->file_count(), 1U);
+  EXPECT_EQ(one->sample_count(), 1U);
   EXPECT_EQ(one->next()->origin, "test_data_set_2");
 }
 

@@ -38,8 +38,10 @@ class Given final : public SampleStream {
     at_ = 0;
   }
   bool can_rewind() const override { return repeatable_; }
+  std::size_t size() const override { return known; }
 
   int rewound = 0;
+  std::size_t known = 0;
 
  private:
   std::vector<Arrays> samples_;
@@ -79,12 +81,22 @@ TEST(Stream, LookingAtTheFirstAsksForNoSecondPass) {
   expect_error([&] { source->rewind(); }, {"only once", "iterated again"}, ErrorKind::usage);
 }
 
+TEST(Stream, IsCountedWithoutASecondPass) {
+  Given big({{array("x", {4, 2})}, {array("x", {4, 2})}});
+  big.known = 2;
+  const auto source = open_samples(big, {input("x", {-1, 2})}, {0, 1});
+  EXPECT_EQ(source->sample_count(), 8U);
+  EXPECT_EQ(all(*source).size(), 8U);
+  EXPECT_EQ(source->sample_count(), 8U);
+  EXPECT_EQ(big.rewound, 0);
+}
+
 TEST(Stream, BeginsAnew) {
   Given stream(rows(3));
   const auto source = open_samples(stream, {input("x", {-1, 2})});
-  EXPECT_EQ(source->file_count(), 0U);
+  EXPECT_EQ(source->sample_count(), 0U);
   EXPECT_EQ(all(*source).size(), 3U);
-  EXPECT_EQ(source->file_count(), 3U);
+  EXPECT_EQ(source->sample_count(), 3U);
   source->rewind();
   EXPECT_EQ(all(*source).size(), 3U);
   EXPECT_EQ(stream.rewound, 1);

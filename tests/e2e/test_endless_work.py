@@ -2,7 +2,7 @@
 
 import functools
 import os
-import time
+import resource
 import zipfile
 from collections.abc import Callable
 
@@ -86,12 +86,18 @@ def calls_of_calls(place: Place, widths: list[int], name: str = "m") -> Path:
     return with_functions(place, functions, helper.make_node(f"f{len(widths)}", ["x"], ["z"], domain="own"))
 
 
+def processor_seconds() -> float:
+    """Of all commands so far: a busy machine does not add to them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_expansion_keeps_to_the_time_limit(place: Place, data: Path) -> None:
     """One second and little more, though nothing in the runtime looks for a stop."""
     path = calls_of_calls(place, [300, 300])
-    begin = time.monotonic()
+    begin = processor_seconds()
     place.refused(RESOURCE, "time limit of 1 s", path, data, "--time-limit", 1)
-    assert time.monotonic() - begin < 4
+    assert processor_seconds() - begin < 4
 
 
 @pytest.mark.parametrize("options", [["--preset", "plain"], ["--weights-only"], ["--activations", "dynamic"]], ids=" ".join)
@@ -265,6 +271,6 @@ def test_graphs_have_a_place_in_the_budget(place: Place, rows: Path, command: st
 def test_every_command_has_a_limit_of_time(place: Place, rows: Path, command: str) -> None:
     (place.inputs / "wide.onnx").write_bytes(wide(200_000))
     given = given_to(command, place.inputs / "wide.onnx", rows, place.output)
-    start = time.monotonic()
+    begin = processor_seconds()
     place.refuses(RESOURCE, "the time limit of 1 s has passed", *given, "--time-limit", 1)
-    assert time.monotonic() - start < 60
+    assert processor_seconds() - begin < 60

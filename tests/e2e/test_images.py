@@ -104,7 +104,7 @@ def test_compare_and_bench_take_pictures_too(pictures: Path, tmp_path: Path) -> 
     assert json.loads(support.detent("compare", model, tmp_path / "q.onnx", *words).stdout)["samples"] == 4
     assert json.loads(support.detent("calibrate", model, "-o", tmp_path / "s.stats", *words).stdout)["samples"] == 4
     assert json.loads(support.detent("bench", model, *words, "--runs", 1, "--no-memory").stdout)["samples"] == 4
-    assert json.loads(support.detent("plan", model, *words).stdout)["files"] == 4
+    assert json.loads(support.detent("plan", model, *words).stdout)["samples"] == 4
 
 
 def test_other_inputs_are_numbers_and_shapes_that_are_given_count(pictures: Path, tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def test_an_accuracy_command_ends_with_the_child(place: Place, model: Path, data
     os.kill(child_of(process), signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=200)
     check(RESOURCE, "was killed", process.returncode, stderr, stdout)
-    assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids.read_text().split())
+    # Whoever collects those that ended may take a moment for it.
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids.read_text().split()))
     assert not list(place.out.iterdir())
     place.assert_no_temporary_files()
 

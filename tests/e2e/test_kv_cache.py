@@ -70,7 +70,7 @@ def error(values: np.ndarray, scale: float, most: int) -> float:
 def test_the_plan_of_a_cache_alone(source: Path, samples: Path) -> None:
     line = [source, "--preset", "none", "--kv-cache", "int8", "--calibration-data", samples]
     planned = json.loads(support.detent("plan", *line, "--json").stdout)
-    assert planned["files"] > 0 and planned["nodes_quantized"] == 0
+    assert planned["samples"] > 0 and planned["nodes_quantized"] == 0
     assert planned["output_bytes"] > 0.9 * (source / "model.onnx").stat().st_size
     told = support.detent("plan", *line[:-2])
     assert told.returncode == 2 and "--kv-cache needs samples" in told.stderr

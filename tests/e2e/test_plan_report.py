@@ -43,11 +43,22 @@ def agrees(predicted: float, measured: float, share: float) -> bool:
     return (1 - share) * predicted < measured < (1 + share) * predicted + beside
 
 
+@pytest.mark.parametrize("rows", [["--batch-size", 1], ["--batch-size", 3], ["--batch-size", 1, "--samples", 5]], ids=str)
+def test_samples_of_one_file_count_each(place: Place, tmp_path: Path, rows: list[object]) -> None:
+    model, data = place
+    whole = np.concatenate([sample["x"] for sample in support.load_samples(data)] * 3)
+    np.save(tmp_path / "x.npy", whole)
+    given = ["--calibration-data", tmp_path / "x.npy", *rows]
+    planned = plan(model, *given)
+    done = support.quantize(model, tmp_path / "q.onnx", tmp_path / "x.npy", *rows)
+    assert planned["samples"] == done["samples"] > 1
+
+
 def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     model, data = place
     planned = plan(model, "--calibration-data", data, "--method", "mse")
     done = support.quantize(model, tmp_path / "q.onnx", data, "--method", "mse")
-    assert planned["files"] == done["samples"]
+    assert planned["samples"] == done["samples"]
     for count in ("nodes_quantized", "nodes_in_float"):
         assert planned[count] == done[count]
     assert planned["macs"] > 0
@@ -322,7 +333,11 @@ def test_the_plan_of_the_same_line(trained: list[object], options: list[object])
         assert done["nodes_quantized"] == planned["nodes_quantized"]
     assert planned["peak_memory_bytes"] == max(stage["bytes"] for stage in planned["stages"])
     ran = {stage["name"] for stage in done["stages"]}
-    happened = [stage for stage in planned["stages"] if stage["what"] != "tuning weights" or "Fast Finetune" in ran]
+    only_if = {
+        "tuning weights": "Fast Finetune" in ran,
+        "layers computed otherwise": any(note.startswith("as deployed the worst output has") for note in done["notes"]),
+    }
+    happened = [stage for stage in planned["stages"] if only_if.get(stage["what"], True)]
     assert 0.75 < max(stage["bytes"] for stage in happened) / peak < 1.25
 
 
@@ -331,7 +346,7 @@ def test_a_budget_of_the_default_preset_is_kept(trained: list[object], tmp_path:
     planned = json.loads(peak_of("plan", *trained, *budget, "--json")[1])
     peak, told = peak_of("quantize", *trained, *budget, "--report", tmp_path / "r.html", "--json")
     assert peak < 1.1 * (120 << 20)  # the kernel's count, in which freed memory may linger
-    assert planned["peak_memory_bytes"] < 120 << 20
+    assert planned["peak_memory_bytes"] <= 120 << 20
     left_out = [stage for stage in planned["stages"] if stage["what"].endswith(": left out")]
     notes = json.loads(told)["notes"]
     for stage in left_out:

@@ -73,7 +73,8 @@ def test_peaks_are_those_of_the_kernel(ocr: tuple[Path, Path], tmp_path: Path) -
     page = (tmp_path / "r.html").read_text()
     shown = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
     sampled = max(point["resident"] for point in shown["timeline"])
-    assert sampled / MIB == pytest.approx(figure(profile, "peak_memory_mb"), rel=0.02)
+    # It samples each 20 ms where the machine lets it, and may come between two moments of most memory.
+    assert 0.8 < sampled / MIB / figure(profile, "peak_memory_mb") < 1.02
 
 
 def evict(path: Path) -> None:
@@ -94,8 +95,8 @@ def test_disk_traffic_is_that_of_the_kernel(ocr: tuple[Path, Path], tmp_path: Pa
 
     run("warm")
     # The program's own pages are in memory now. On a machine with little of it they may go again, and are then read before
-    # anything is measured: so up to three tries.
-    for attempt in range(3):
+    # anything is measured: so several tries.
+    for attempt in range(8):
         for path in (ocr[0], *ocr[1].iterdir()):
             evict(path)
         counted, profile = run(f"cold{attempt}")

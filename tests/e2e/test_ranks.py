@@ -290,21 +290,24 @@ def test_a_random_rank_dies_at_a_random_moment(tmp_path: Path, model: Path, data
     expected = sha256(output)
     command = ["quantize", model, "-o", output, "--work-dir", work, *options, "--resume"]
     chance = random.Random(kind)
-    died = 0
-    for _ in range(10 if kind == "blocks" else 5):
+    died = tries = 0
+    while tries < (10 if kind == "blocks" else 5) or not died:
+        tries += 1
         ranks, moment = chance.choice([2, 3, 4]), chance.uniform(0.2, 1.5) * seconds
         output.unlink(missing_ok=True)
         killed = f'exec timeout -s KILL {moment:.3f} {support.DETENT} "$@"'
         program = by_rank(tmp_path / "run.sh", chance.randrange(ranks), killed)
         result = mpirun(ranks, *command, program=program)
-        died += result.returncode != 0
+        if result.returncode != 0:
+            died += 1
+        else:  # it came too late: a busy while may have made the whole run seem longer than those are that follow
+            seconds /= 2
         # A rank that dies after the file was written fails the job, and the file is whole.
         assert output.exists() or result.returncode != 0, result.stderr
         assert not output.exists() or sha256(output) == expected
     output.unlink(missing_ok=True)
     last = mpirun(3, *command)
     assert (last.returncode, last.stderr) == (0, "")
-    assert died > 0
     assert sha256(output) == expected
     assert not list(work.iterdir())
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import time
 
@@ -172,10 +174,8 @@ def test_a_killed_search_goes_on(net: Path, tmp_path: Path) -> None:
     resumable = ["--resume", "--work-dir", work, "--json", "--quiet"]
     command = [support.DETENT, "search", net / "net.onnx", "-o", tmp_path / "out", "--calibration-data", net / "x.npy"]
     command += ["--batch-size", 1, *FEW, *resumable]
-    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as killed:
-        while killed.poll() is None and len(list(work.glob("*/points/*.json"))) < 2:
-            time.sleep(0.01)
-        killed.kill()
+    killed = subprocess.run([*map(str, command)], env={**os.environ, "DETENT_FAILPOINT": "search.point=kill@3"}, check=False)
+    assert killed.returncode == -signal.SIGKILL
     made = {path: path.stat().st_mtime_ns for path in work.glob("*/points/*.json")}
     assert len(made) >= 2
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as resumed:

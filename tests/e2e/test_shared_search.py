@@ -200,9 +200,14 @@ def test_all_ranks_end_when_time_is_up(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     command = ["search", tmp_path / "m.onnx", "-o", tmp_path / "out", "--calibration-data", data, "--work-dir", work, "--json"]
-    found = mpirun(3, *command, "--points", 60, "--time-limit", "12s", DETENT_FAILPOINT="search.point=nap")
+    for seconds in (12, 40, 120):  # a busy machine times nothing in the first of these
+        found = mpirun(3, *command, "--points", 60, "--time-limit", seconds, DETENT_FAILPOINT="search.point=nap")
+        assert found.returncode == 0 or f"the time limit of {seconds} s has passed" in found.stderr, found.stderr
+        front = json.loads(found.stdout) if found.returncode == 0 else {"points": []}
+        if len(front["points"]) >= 2:
+            break
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
     assert (found.returncode, found.stderr) == (0, ""), found.stderr
-    front = json.loads(found.stdout)
     assert front["out_of_time"]
     assert len(front["points"]) >= 2
     assert all(p["seconds"] > 0 for p in front["points"])

@@ -87,12 +87,14 @@ double cpu_seconds() {
   return seconds(use.ru_utime) + seconds(use.ru_stime);
 }
 
-// All wait for the last rank; how much of a core that takes.
+// All wait for the last rank; which share of a core that takes.
 void idle(Ranks& ranks) {
+  const auto begin = std::chrono::steady_clock::now();
   const double before = cpu_seconds();
   if (ranks.rank() == ranks.size() - 1) std::this_thread::sleep_for(2s);
   ranks.barrier();
-  fmt::print("{:.3f}\n", cpu_seconds() - before);
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  fmt::print("{:.3f}\n", (cpu_seconds() - before) / waited.count());
 }
 
 // The rank named fails, in the way named, while the others wait for it.

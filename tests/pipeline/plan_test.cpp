@@ -75,7 +75,7 @@ std::size_t nodes_in(const Plan& plan) {
 
 TEST_F(PlanTest, KnowsTheWorkOfASampleAndWritesNothing) {
   const Plan planned = plan(options());
-  EXPECT_EQ(planned.files, 3U);
+  EXPECT_EQ(planned.samples, 3U);
   EXPECT_EQ(planned.inputs, (std::vector<std::pair<std::string, std::string>>{{"x", "8x64"}}));
   EXPECT_EQ(planned.macs, 5U * 8 * kWidth * kWidth);
   EXPECT_GE(planned.flops, 2 * planned.macs);
@@ -106,7 +106,7 @@ TEST_F(PlanTest, AgreesWithTheRun) {
   const QuantizeResult result = quantize(unmeasured);
   EXPECT_EQ(planned.nodes_quantized, result.nodes_quantized);
   EXPECT_EQ(planned.nodes_in_float, result.nodes_in_float);
-  EXPECT_EQ(planned.files, result.samples);
+  EXPECT_EQ(planned.samples, result.samples);
   EXPECT_LT(static_cast<double>(planned.output_bytes), 1.5 * static_cast<double>(result.model_bytes_after));
   EXPECT_GT(static_cast<double>(planned.output_bytes), 0.6 * static_cast<double>(result.model_bytes_after));
 }

@@ -25,7 +25,7 @@ class Samples : public data::SampleSource {
     return data::Sample{"made", {arrays_[at_++]}};
   }
   void rewind() override { at_ = 0; }
-  std::size_t file_count() const override { return arrays_.size(); }
+  std::size_t sample_count() const override { return arrays_.size(); }
   std::vector<std::string> notes() const override { return {}; }
 
  private:

@@ -19,7 +19,7 @@ class Numbers final : public data::SampleSource {
     return data::Sample{"a number", {{onnx::DataType::float32, {1}, std::as_bytes(std::span(value.get(), 1)), value}}};
   }
   void rewind() override { next_ = 0; }
-  std::size_t file_count() const override { return count_; }
+  std::size_t sample_count() const override { return count_; }
   std::vector<std::string> notes() const override { return {}; }
 
   std::size_t read = 0;

@@ -101,7 +101,7 @@ class Samples final : public data::SampleSource {
     return data::Sample{"made", {array_of(DataType::float32, {kRows, kInputs}, values)}};
   }
   void rewind() override { at_ = 0; }
-  std::size_t file_count() const override { return count_; }
+  std::size_t sample_count() const override { return count_; }
   std::vector<std::string> notes() const override { return {}; }
 
  private:

@@ -24,7 +24,7 @@ namespace detent::cli {
 namespace {
 
 nlohmann::json to_json(const Plan& p) {
-  nlohmann::json out{{"files", p.files},
+  nlohmann::json out{{"samples", p.samples},
                      {"nodes_quantized", p.nodes_quantized},
                      {"nodes_in_float", p.nodes_in_float},
                      {"nodes_may_change", p.nodes_may_change},
@@ -109,8 +109,8 @@ void print_family(const Plan& p) {
     print_text("{:<6} {}; {}output {} (estimated)\n", m.name, what, peak, format_size(m.output_bytes));
     for (const auto& note : m.notes) print_note(fmt::format("{}: {}", m.name, note));
   }
-  const auto files = p.files > 0 ? " over " + count_with_noun(p.files, "file") : std::string();
-  print_text("{}{}, output {} (estimated)\n", count_with_noun(p.family.size(), "model"), files,
+  const auto over = p.samples > 0 ? " over " + count_with_noun(p.samples, "sample") : std::string();
+  print_text("{}{}, output {} (estimated)\n", count_with_noun(p.family.size(), "model"), over,
              format_size(p.output_bytes));
 }
 
@@ -123,7 +123,7 @@ void print_plan(const Plan& p) {
     print_text("quantize {}, leave {} in float", count_with_noun(p.nodes_quantized, "node"), p.nodes_in_float);
   }
   if (p.tensors_observed > 0) print_text("; observe {}", count_with_noun(p.tensors_observed, "tensor"));
-  if (p.files > 0) print_text(" over {}", count_with_noun(p.files, "file"));
+  if (p.samples > 0) print_text(" over {}", count_with_noun(p.samples, "sample"));
   print_text("\n");
   if (p.nodes_may_change && p.floats) print_text("  what values the samples have decides for more or fewer of them\n");
   if (p.nodes_may_change && !p.floats)
@@ -137,9 +137,10 @@ void print_plan(const Plan& p) {
     print_text("peak memory {:>12}  (budget {})\n", format_size(p.peak_memory), format_size(p.memory_budget));
     if (p.stages.size() > 1) {
       for (const auto& s : p.stages) {
-        const bool is_tuning = s.what == "tuning weights" && p.finetune.only_if_needed;
-        print_text("  {:>22}  {}{}\n", format_size(s.bytes), s.what,
-                   is_tuning ? ", if they cause much of the error" : "");
+        const char* only_if = "";
+        if (s.what == "tuning weights" && p.finetune.only_if_needed) only_if = ", if they cause much of the error";
+        if (s.what == "layers computed otherwise") only_if = ", if the written file is worse than was measured";
+        print_text("  {:>22}  {}{}\n", format_size(s.bytes), s.what, only_if);
       }
       print_text("of calibration\n");
     }
@@ -157,9 +158,9 @@ void print_plan(const Plan& p) {
   print_device(p.device);
   print_text("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
              format_size(p.output_bytes));
-  if (p.calibration_seconds > 0 && p.files > 0)
+  if (p.calibration_seconds > 0 && p.samples > 0)
     print_text("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
-  if (p.measuring_seconds > 0 && p.files > 0)
+  if (p.measuring_seconds > 0 && p.samples > 0)
     print_text("sensitivity {:>10.1f} s (rough estimate: {:.0f} times plain inference of the samples)\n",
                p.measuring_seconds, p.measuring_inferences);
   if (p.transformer) print_transformer(*p.transformer);

@@ -18,7 +18,9 @@ struct ConvolutionContext {
   explicit ConvolutionContext(Device& device)
       : scratch(device.memory(), solve::kConvolutionScratch, "scratch of convolutions") {
     check(cudnnCreate(&handle), "start");
-    check(cudnnSetStream(handle, device.stream().handle()), "use a stream");
+    const cudnnStatus_t status = cudnnSetStream(handle, device.stream().handle());
+    if (status != CUDNN_STATUS_SUCCESS) cudnnDestroy(handle);  // no destructor runs after a throw
+    check(status, "use a stream");
   }
   ConvolutionContext(const ConvolutionContext&) = delete;
   ConvolutionContext& operator=(const ConvolutionContext&) = delete;
@@ -65,7 +67,7 @@ class Tensor {
     strides[1] = last ? 1 : positions;
     strides[0] = checked_int(static_cast<std::int64_t>(positions) * (last ? dims[1] : channels));
     const cudnnStatus_t status = cudnnSetTensorNdDescriptor(handle_, CUDNN_DATA_FLOAT, n, dims.data(), strides.data());
-    if (status != CUDNN_STATUS_SUCCESS) cudnnDestroyTensorDescriptor(handle_);  // no destructor runs after a throw
+    if (status != CUDNN_STATUS_SUCCESS) cudnnDestroyTensorDescriptor(handle_);
     check(status, "describe a tensor");
   }
   Tensor(const Tensor&) = delete;

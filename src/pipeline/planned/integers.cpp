@@ -63,7 +63,7 @@ double seconds_of_inference(const Forecast& forecast) {
   const double reached = kReached * forecast.machine.flops_per_second;
   const double small = kHalfReached * static_cast<double>(forecast.circumstances.threads);  // for each product
   const double flops = static_cast<double>(forecast.plan.flops) + small * static_cast<double>(forecast.products);
-  return flops / reached * static_cast<double>(forecast.plan.files);
+  return flops / reached * static_cast<double>(forecast.plan.samples);
 }
 
 // Inferences of all samples that measuring takes. Runs of the whole model are: all samples for the extremes of
@@ -74,7 +74,7 @@ double seconds_of_inference(const Forecast& forecast) {
 double inferences_of_measuring(const Plan& plan, std::size_t values) {
   constexpr double kTrial = 2.2, kNear = 12;
   constexpr double kTrialsOfRanges = 100;  // of single values, beside one for each value
-  const auto samples = static_cast<double>(std::max<std::size_t>(plan.files, 1));
+  const auto samples = static_cast<double>(std::max<std::size_t>(plan.samples, 1));
   const double judged = std::max(samples / 4, std::min(samples, 8.0));
   const double few = std::clamp(samples / 16, 1.0, 4.0), fewer = std::clamp(samples / 32, 1.0, 4.0);
   const double near = (static_cast<double>(values) * fewer + kTrialsOfRanges * few) / kNear;
@@ -112,6 +112,10 @@ void add_stage(const Run& run, std::string what, std::uint64_t bytes, Plan& plan
   if (!left_out) plan.peak_memory = std::max(plan.peak_memory, bytes);
 }
 
+std::uint64_t within_budget(const Run& run, std::uint64_t bytes) {
+  return std::min(bytes, run.options.resources.memory_budget.value_or(bytes));
+}
+
 void add_cost(const planning::CalibrationCost& cost, Plan& plan) {
   plan.macs = cost.work.macs;
   plan.flops = cost.work.flops;
@@ -129,7 +133,7 @@ void add_sweep(const Run& run, const Forecast& forecast, Plan& plan) {
   plan.disk_budget = budget.disk;
   const auto& model = prepared_of(run).model;
   const auto sweep = planning::plan_sweep(model, *forecast.types, placement_of(run).to_observe(),
-                                          forecast.circumstances, std::max<std::size_t>(plan.files, 1), budget);
+                                          forecast.circumstances, std::max<std::size_t>(plan.samples, 1), budget);
   std::vector<int> ends = sweep.cuts;
   ends.push_back(static_cast<int>(model.graph.nodes.size()));
   int begin = 0;
@@ -154,13 +158,13 @@ void add_share_of_tuning(const std::vector<solve::LayerCost>& costs, const Finet
   constexpr double kByEach = 0.6, kRowsOfPiece = 64;
   double bytes = 0, flops = 0, pieces = 0;
   for (const auto& cost : costs) {
-    bytes += solve::exchanged_bytes(cost, config, std::max<std::size_t>(plan.files, 1));
+    bytes += solve::exchanged_bytes(cost, config, std::max<std::size_t>(plan.samples, 1));
     flops += cost.flops;
     pieces += cost.flops * std::ceil(static_cast<double>(cost.geometry.outputs) / kRowsOfPiece);
   }
   plan.shares.push_back({.what = "both models on the samples",
                          .shared_seconds = 2 * seconds_of_inference(forecast),
-                         .parts = static_cast<double>(plan.files)});
+                         .parts = static_cast<double>(plan.samples)});
   plan.shares.push_back({.what = "sums and solving",
                          .shared_seconds = (1 - kByEach) * plan.finetune.seconds,
                          .own_seconds = kByEach * plan.finetune.seconds,
@@ -170,7 +174,7 @@ void add_share_of_tuning(const std::vector<solve::LayerCost>& costs, const Finet
 
 void add_finetune(const onnx::Model& model, const FinetuneConfig& config, const DeviceConfig& device,
                   const Forecast& forecast, Plan& plan) {
-  const auto costs = solve::layer_costs(model, *forecast.types, config, std::max<std::size_t>(plan.files, 1),
+  const auto costs = solve::layer_costs(model, *forecast.types, config, std::max<std::size_t>(plan.samples, 1),
                                         forecast.circumstances.threads);
   if (costs.empty() && plan.finetune.only_if_needed) return;
   double flops = 0;
@@ -268,10 +272,10 @@ void open_without_output(Run& run, Forecast&) {
 }
 
 void look_at_samples(Run& run, Forecast& forecast) {
-  if (!run.recipe.has_samples || forecast.plan.files > 0) return;
+  if (!run.recipe.has_samples || forecast.plan.samples > 0) return;
   const auto specs = run::input_specs(model_of(run));
   const auto source = run.open_samples(specs);
-  forecast.plan.files = source->file_count();
+  forecast.plan.samples = source->sample_count();
   auto first = run::first_sample(*source, specs);
   forecast.shapes = std::move(first.shapes);
   forecast.sample_bytes = first.bytes;
@@ -311,15 +315,15 @@ void predict_calibration(Run& run, Forecast& forecast) {
   plan.stages = {{"calibration", plan.peak_memory}};
   forecast.memory =
       remedies::stage_memory(prepared, *forecast.types, placement, options,
-                             {forecast.sample_bytes, std::max<std::size_t>(plan.files, 1)}, plan.memory_budget);
+                             {forecast.sample_bytes, std::max<std::size_t>(plan.samples, 1)}, plan.memory_budget);
   forecast.machine = profile::measure_machine(static_cast<int>(forecast.circumstances.threads), run.work->path());
   if (forecast.machine.flops_per_second <= 0) return;
   const double observing = kObserved * static_cast<double>(plan.observed_elements) / forecast.machine.threads;
-  plan.calibration_seconds = seconds_of_inference(forecast) + observing * static_cast<double>(plan.files);
+  plan.calibration_seconds = seconds_of_inference(forecast) + observing * static_cast<double>(plan.samples);
   const double sent = forecast.circumstances.histograms ? kHistogramSent : kRangeSent;
   plan.shares.push_back({.what = "calibration",
                          .shared_seconds = plan.calibration_seconds,
-                         .parts = static_cast<double>(plan.files),
+                         .parts = static_cast<double>(plan.samples),
                          .gathered_bytes = sent * static_cast<double>(plan.tensors_observed)});
 }
 
@@ -357,13 +361,14 @@ void predict_integers(Run& run, Forecast& forecast) {
 
 void predict_proof(Run& run, Forecast& forecast) {
   if (!run.integers) return;
-  if (forecast.memory.proving > 0) {
-    // Under a budget sessions of the proof are opened so that they take less.
-    const auto bytes =
-        std::min(forecast.memory.proving, run.options.resources.memory_budget.value_or(forecast.memory.proving));
-    add_stage(run, "proof of the written file", bytes, forecast.plan);
-  }
+  // Under a budget sessions of the proof are opened so that they take less.
+  add_stage(run, "proof of the written file", within_budget(run, forecast.memory.proving), forecast.plan);
   run.note(target_notes(run.options, prepared_of(run).model, placement_of(run), *run.runtime).lines);
+}
+
+// Left out under a budget that has no room for it.
+void predict_choosing_again(Run& run, Forecast& forecast) {
+  add_stage(run, "layers computed otherwise", within_budget(run, forecast.memory.searching), forecast.plan);
 }
 
 void predict_timing(Run& run, Forecast& forecast) {

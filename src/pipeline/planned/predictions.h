@@ -61,6 +61,7 @@ void predict_calibration(Run& run, Forecast& forecast);
 void predict_measuring(Run& run, Forecast& forecast);
 void predict_integers(Run& run, Forecast& forecast);
 void predict_proof(Run& run, Forecast& forecast);
+void predict_choosing_again(Run& run, Forecast& forecast);
 void predict_timing(Run& run, Forecast& forecast);
 
 /// What is measured chooses bits.

@@ -61,7 +61,7 @@ SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesyst
       inputs_(run::input_specs(onnx::read_model(options.model))) {
   paths::make_folder(folder_);
   open_samples();
-  const auto all = source_->file_count();
+  const auto all = source_->sample_count();
   judged_ = std::min(all, std::max(all / kJudgedShare, kJudgedAtLeast));
   of_samples_ = run::fingerprint_of(*source_);
   float_runs_.limit = remedies::share_of_budget(options.resources, float_runs_.limit);
@@ -87,7 +87,7 @@ run::DeployedFidelity SearchPoints::write_mixture(SearchPoint& point, const std:
   options.output = file;
   open_samples();
   run::Prover prove(options, &*run_.runtime);
-  prove.judge(*source_, source_->file_count() - judged_, judged_, &float_runs_);
+  prove.judge(*source_, source_->sample_count() - judged_, judged_, &float_runs_);
   run::write_output(model, options, &prove, told);
   point.bytes = told.model_bytes_after;
   return *prove.fidelity();
@@ -106,7 +106,7 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   point.bytes = made.model_bytes_after;
   inferences_ += 3 * made.samples;
   open_samples();
-  source_->skip(source_->file_count() - judged_);
+  source_->skip(source_->sample_count() - judged_);
   return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options), {},
                                 &float_runs_);
 }

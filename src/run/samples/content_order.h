@@ -40,7 +40,7 @@ class ContentOrderedSamples final : public data::SampleSource {
   /// Whether what was read ahead stays for another pass, as at first. Without it, samples go as they are handed over.
   void keep(bool keeps);
   /// Samples, or rows.
-  std::size_t file_count() const override { return order().size(); }
+  std::size_t sample_count() const override { return order().size(); }
   std::vector<std::string> notes() const override { return inner_.notes(); }
 
  private:

@@ -51,7 +51,7 @@ class Tuning {
         layers_(require_layers(std::move(layers))),
         stages_(stages_of(layers_, float_model, quantized, most_sums())),
         tuner_(float_model, options.static_types != nullptr ? *options.static_types : float_types, quantized, layers_,
-               std::max<std::uint64_t>(source.file_count(), 1), *solver_, kernels_, options, [this] { report(); }),
+               std::max<std::uint64_t>(source.sample_count(), 1), *solver_, kernels_, options, [this] { report(); }),
         quantized_types_(exec::infer_value_types(runtime, quantized)),
         solved_(options.directory, options.ranks, options.stop),
         float_branch_(runtime, float_model, float_types, float_cuts(), &options.spool, float_options()),

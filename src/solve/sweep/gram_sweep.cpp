@@ -132,7 +132,7 @@ class Sweep {
         threads_(thread_count(options.threads)),
         kernels_(cpu_kernels()),
         branch_(runtime, model, types, cuts(), options.spool, branch_options()) {
-    samples_ = source.file_count();
+    samples_ = source.sample_count();
   }
 
   std::uint64_t run() {

@@ -47,8 +47,8 @@ std::uint64_t dequantized_tables(const onnx::Model& model, const std::vector<boo
     const auto& node = model.graph.nodes[n];
     if (!graph::has_trait(node, graph::Trait::looks_up)) continue;
     const int pair = index.producer(node.inputs().front());
-    const bool has_pair =
-        pair != graph::kNone && model.graph.nodes[static_cast<std::size_t>(pair)].is("DequantizeLinear");
+    const bool has_pair = pair != graph::kNone && graph::has_trait(model.graph.nodes[static_cast<std::size_t>(pair)],
+                                                                   graph::Trait::dequantizes);
     if (selected != nullptr ? !(*selected)[n] : !has_pair) continue;
     const auto& name =
         has_pair ? model.graph.nodes[static_cast<std::size_t>(pair)].inputs().front() : node.inputs().front();

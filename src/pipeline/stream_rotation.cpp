@@ -1,4 +1,4 @@
-#include "pipeline/compare_rotation.h"
+#include "pipeline/stream_rotation.h"
 
 #include <fmt/format.h>
 
