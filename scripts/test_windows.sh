@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs build/windows/detent.exe in Wine: what it writes beside what build/detent writes (tests/emulation/same_bytes.py), and what it
-# refuses (tests/emulation/windows.py). Some minutes; not part of `make test`.
+# refuses (tests/emulation/windows.py), and jobs of each kind (tests/emulation/test_jobs.py). Some minutes; not part of `make test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,5 +9,13 @@ mkdir -p "$work"
 printf '#!/bin/sh\nexec "%s/scripts/emulate_windows" "%s/build/windows/detent.exe" "$@"\n' "$PWD" "$PWD" >"$work/detent"
 chmod +x "$work/detent"
 unset DETENT_ONNXRUNTIME  # each takes the runtime beside it
+# What Wine starts beside a program (services.exe and others) keeps the program's standard error, ends later than it, and has been
+# seen to crash then: whoever reads the output of detent would wait for that. So it is started here, for all runs.
+export WINEPREFIX=${WINEPREFIX:-$PWD/build/wine}
+mkdir -p "$WINEPREFIX"
+/usr/lib/wine/wineserver64 -p
+trap '/usr/lib/wine/wineserver64 -k' EXIT
+scripts/emulate_windows wineboot.exe >/dev/null 2>&1 </dev/null
 build/venv/bin/python tests/emulation/windows.py "$work/detent" build/models "$work/windows"
+DETENT_EMULATED=$work/detent build/venv/bin/python -m pytest -q -p no:cacheprovider --basetemp "$work/jobs" tests/emulation
 build/venv/bin/python tests/emulation/same_bytes.py build/detent "$work/detent" build/models "$work/same_bytes" "$@"

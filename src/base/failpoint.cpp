@@ -1,5 +1,8 @@
 #include "base/failpoint.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -39,7 +42,7 @@ int failpoint(const char* name) noexcept {
   if (setting.place.empty() || setting.place != name) return 0;
   if (setting.action == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (++seen != setting.at) return 0;
-  if (setting.action == "kill") std::raise(SIGKILL);
+  if (setting.action == "kill") ::kill(::getpid(), SIGKILL);
   if (setting.action == "crash") std::raise(SIGSEGV);
   if (setting.action == "stop") std::raise(SIGSTOP);
   if (setting.action == "hang") std::this_thread::sleep_for(std::chrono::minutes(1));

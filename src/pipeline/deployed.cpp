@@ -56,7 +56,7 @@ TimingMemory memory_to_time(const QuantizeOptions& options, const std::vector<De
   const auto rest = profile::memory_now().resident;
   const auto before = quantized.front().result->model_bytes_before;
   const std::uint64_t float_model =
-      activations + before + before / 4 + planning::convolution_weights(onnx::read_model(options.model));
+      activations + before + before / 4 + planning::copied_weights(onnx::read_model(options.model));
   TimingMemory memory{before, rest + float_model, rest + float_model};
   for (const auto& model : quantized) {
     const auto after = model.result->model_bytes_after;

@@ -32,6 +32,10 @@ exec::SessionMode session_mode_for(const onnx::Model& model) {
   return convolution_weights(model) <= kLittle ? exec::SessionMode::blocked : exec::SessionMode::lean;
 }
 
+bool runs_in_blocks(const onnx::Model& model) {
+  return channel_block() > 0 && session_mode_for(model) == exec::SessionMode::blocked;
+}
+
 std::uint64_t CalibrationCost::peak_memory() const {
   std::uint64_t sum = 0;
   for (const auto& part : memory) sum += part.bytes;
@@ -45,7 +49,7 @@ std::uint64_t statistics_bytes(const Circumstances& c) {
 std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const graph::ValueTypes& types,
                                                 const std::vector<std::string>& observed, const Circumstances& c) {
   const graph::Index index(model);
-  const bool blocked = session_mode_for(model) == exec::SessionMode::blocked;
+  const bool blocked = runs_in_blocks(model);
   const auto alive = alive_at_once(model, index, types, observed, blocked);
   if (!alive) return std::nullopt;
   CalibrationCost cost;

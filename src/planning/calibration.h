@@ -16,6 +16,8 @@ namespace detent::planning {
 /// The blocked layout costs a copy of the convolutions' weights outside of the mapped file: taken where that is little
 /// beside what any session needs. Depends on the model alone, so that results do too.
 exec::SessionMode session_mode_for(const onnx::Model& model);
+/// Whether convolutions run in blocks then, which they do not on every machine.
+bool runs_in_blocks(const onnx::Model& model);
 
 /// A part of the peak, in bytes.
 struct MemoryPart {

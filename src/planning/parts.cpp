@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/traits.h"
+#include "planning/as_executed.h"
 
 namespace detent::planning {
 
@@ -38,6 +39,8 @@ std::uint64_t convolution_weights(const onnx::Model& model) {
   for (const auto& node : model.graph.nodes) bytes += convolution_weights(model, index, node);
   return bytes;
 }
+
+std::uint64_t copied_weights(const onnx::Model& model) { return channel_block() > 0 ? convolution_weights(model) : 0; }
 
 graph::Workspace workspace_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                               bool blocked) {

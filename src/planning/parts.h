@@ -29,10 +29,12 @@ std::uint64_t spool_buffers(std::uint64_t bytes_of_sample);
 std::uint64_t resident_bytes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                              const onnx::Tensor& weight);
 
-/// The weights that a convolution copies into blocked layout; 0 for other nodes.
+/// The weights of a convolution; 0 for other nodes.
 std::uint64_t convolution_weights(const onnx::Model& model, const graph::Index& index, const onnx::Node& node);
 /// Those of all nodes of the main graph.
 std::uint64_t convolution_weights(const onnx::Model& model);
+/// Of these, what a session copies into the blocked layout: nothing where this machine has none.
+std::uint64_t copied_weights(const onnx::Model& model);
 
 /// What the runtime's kernels allocate beside inputs and outputs: in blocked layout a copy of an input that others
 /// still read; for a transposed convolution all its products before they are added up. Refers to its arguments.

@@ -56,7 +56,7 @@ SegmentWalk::Numbers SegmentWalk::add_values(const graph::Index& index, const gr
 void SegmentWalk::add_nodes(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
                             const std::vector<std::string>& observed, const graph::Lifetimes& lives,
                             const Numbers& numbers) {
-  const bool blocked = session_mode_for(model) == exec::SessionMode::blocked;
+  const bool blocked = runs_in_blocks(model);
   const auto workspace = workspace_of(model, index, types, blocked);
   const std::unordered_set<std::string> taps(observed.begin(), observed.end());
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {

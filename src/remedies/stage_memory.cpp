@@ -130,7 +130,7 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
     memory.tuning = solve::planned_memory(budget, true, model, types, placement.selected, samples.count,
                                           options.finetune, circumstances.threads);
   if (options.bench && !config::writes_16_bits(options.config)) {
-    memory.timing = cost->peak_memory() + planning::convolution_weights(model);  // beside what calibration takes
+    memory.timing = cost->peak_memory() + planning::copied_weights(model);  // beside what calibration takes
   }
   return memory;
 }

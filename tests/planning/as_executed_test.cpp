@@ -6,6 +6,7 @@
 #include "exec/support.h"
 #include "graph/liveness.h"
 #include "planning/calibration.h"
+#include "planning/parts.h"
 
 namespace detent::planning {
 namespace {
@@ -96,17 +97,17 @@ TEST(AsExecuted, ActivationsWriteOverAnInputThatIsNotObserved) {
   EXPECT_EQ(op_types(executed(model, types, {"b"}).model).back(), "computes Relu");
 }
 
-std::uint64_t predicted_activations(const Model& model, const Names& observed) {
+std::uint64_t predicted_bytes(const Model& model, const Names& observed, std::string_view what) {
   const auto cost = calibration_cost(model, exec::infer_value_types(runtime(), model), observed, {});
   for (const auto& part : cost.value().memory) {
-    if (part.what == "activations alive at once") return part.bytes;
+    if (part.what == what) return part.bytes;
   }
   return 0;
 }
 
 // What the runtime's allocator had in use at one time, beside what is predicted, which counts the graph's input too.
 void expect_as_measured(const Model& model, const Names& observed) {
-  const auto predicted = static_cast<double>(predicted_activations(model, observed));
+  const auto predicted = static_cast<double>(predicted_bytes(model, observed, "activations alive at once"));
   const exec::Runtime fresh(runtime_library());
   exec::Session session(fresh, exec::emit(model, tap(observed)), "the model", {session_mode_for(model), 2, {}});
   Recorder recorder;
@@ -115,6 +116,14 @@ void expect_as_measured(const Model& model, const Names& observed) {
   const auto measured = static_cast<double>(fresh.peak_activation_bytes());
   EXPECT_GE(predicted, 0.97 * measured);
   EXPECT_LE(predicted, 1.03 * (measured + 16 * kPlane));
+}
+
+// ARM has no blocked layout, and x86 without AVX none either.
+TEST(AsExecuted, WeightsAreCopiedIntoTheBlockedLayoutAlone) {
+  const Model model = model_of({{"Conv", "c", {"x", "w"}, {"y"}}}, 16, 16, {pointwise("w", 16, 16)});
+  const std::uint64_t copies = channel_block() > 0 ? 16 * 16 * sizeof(float) : 0;
+  EXPECT_EQ(predicted_bytes(model, {"y"}, "convolution weights in blocked layout"), copies);
+  EXPECT_EQ(copied_weights(model), copies);
 }
 
 // The peak is the whole process's: ctest runs each test in one of its own.

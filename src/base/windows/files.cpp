@@ -132,7 +132,13 @@ int fcntl(int fd, int command, int) {
   return fail(EINVAL);
 }
 
-int fsync(int fd) { return ::FlushFileBuffers(handle_of(fd)) != 0 ? 0 : fail(); }
+// Folders cannot be flushed; EINVAL is what Linux says of file systems on which they cannot either.
+int fsync(int fd) {
+  struct detent_stat status {};
+  if (fstat(fd, &status) != 0) return -1;
+  if ((status.st_mode & S_IFMT) == S_IFDIR) return fail(EINVAL);
+  return ::FlushFileBuffers(handle_of(fd)) != 0 ? 0 : fail();
+}
 
 ssize_t pread(int fd, void* to, std::size_t size, off_t at) {
   OVERLAPPED place = position(static_cast<std::uint64_t>(at));

@@ -71,6 +71,12 @@ int sigtimedwait(const sigset_t* set, siginfo_t* info, const struct timespec* ti
   return number;
 }
 
+int kill(int process, int number) {
+  if (number != SIGKILL || process != ::getpid()) return fail(EINVAL);
+  ::TerminateProcess(::GetCurrentProcess(), 128 + SIGKILL);
+  return fail();
+}
+
 long sysconf(int name) {
   SYSTEM_INFO info{};
   ::GetSystemInfo(&info);

@@ -61,6 +61,8 @@ inline int sigaddset(sigset_t* set, int number) {
 }
 /// Null for `time`: for ever. -1, with EAGAIN: none came.
 int sigtimedwait(const sigset_t* set, siginfo_t* info, const struct timespec* time);
+/// SIGKILL, to this process alone, which ends with 128 + SIGKILL.
+int kill(int process, int number);
 inline int sigwaitinfo(const sigset_t* set, siginfo_t* info) { return sigtimedwait(set, info, nullptr); }
 
 #include <pthread.h>  // which has pthread_sigmask() and pthread_kill() here
