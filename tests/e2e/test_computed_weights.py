@@ -1,7 +1,9 @@
 """Weights that nodes make of constants are stored as integers in every form, once for all that read them."""
 
+import re
 from pathlib import Path
 
+import graphs
 import numpy as np
 import onnx
 import pytest
@@ -130,3 +132,25 @@ def test_what_other_forms_leave_in_float_does_not_grow(form: str, kind: str, tmp
     assert sorted(t.data_type for t in stored) == sorted([kept, TensorProto.INT8])
     reference = support.outputs(support.load(tmp_path / "model.onnx"), samples)
     assert support.sqnr(reference, support.outputs(support.check_model(tmp_path / "q.onnx"), samples)) > 28
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--exclude-nodes"])
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("halves", "'halves' of .* was folded: all that it reads is constant"),
+        ("^halv.*", "'halves' of .* was folded: all that it reads is constant"),
+        ("norm", "'norm' of .* was folded into its neighbours"),
+        ("nobody", "no node of .* matches 'nobody'"),
+    ],
+)
+def test_a_node_that_was_folded_is_named_as_such(named: str, why: str, option: str, tmp_path: Path) -> None:
+    b = graphs.Builder(3)
+    weight = b.add("Mul", b.weight("w", 4, 3, 3, 3), b.constant("half", 0.5), name="halves")
+    norm = [b.constant(f"n{i}", np.full(4, 0.5 + i)) for i in range(4)]
+    y = b.add("BatchNormalization", b.add("Conv", "x", weight, name="conv"), *norm, name="norm")
+    onnx.save(b.model({"x": (graphs.FLOAT, [1, 3, 8, 8])}, [b.add("Relu", y)]), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": np.ones((1, 3, 8, 8), np.float32)}])
+    done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, option, named)
+    assert done.returncode == 2 and re.search(f"{option}: {why}", done.stderr), done.stderr
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "q.onnx").exists()

@@ -213,6 +213,35 @@ std::int64_t opset_of_pools(const onnx::Model& model) {
   return pools ? kSincePoolOfChannelsLast : 0;
 }
 
+std::vector<std::string> ids_of(const std::vector<onnx::Node>& nodes) {
+  std::vector<std::string> ids;
+  for (const auto& node : nodes) ids.push_back(node.id());
+  return ids;
+}
+
+// Of the user's own names, those that only nodes have which are no longer there. What never was there is refused where
+// nodes are selected.
+void refuse_folded(const Prepared& prepared, const std::vector<std::string>& given, const QuantConfig& config) {
+  const auto left = ids_of(prepared.model.graph.nodes), computed = ids_of(prepared.folded.nodes);
+  const auto find = [](const std::vector<std::string>& ids, const quantization::NamePattern& pattern) {
+    return std::find_if(ids.begin(), ids.end(), [&](const auto& id) { return pattern.matches(id); });
+  };
+  for (const auto& [names, option] :
+       {std::pair(&config.nodes, "--nodes"), {&config.exclude_nodes, "--exclude-nodes"}}) {
+    for (const auto& name : *names) {
+      const quantization::NamePattern pattern(name);
+      const auto found = find(given, pattern);
+      if (found == given.end() || find(left, pattern) != left.end()) continue;
+      const bool is_constant = find(computed, pattern) != computed.end();
+      throw usage_error(
+          fmt::format("{}: '{}' of '{}' {}", option, printable(*found), prepared.model.path.string(),
+                      is_constant ? "was folded: all that it reads is constant, and its result is stored"
+                                  : "was folded into its neighbours, or left out, before nodes are selected"),
+          fmt::format("leave it out of {}, as nothing of it is quantized by itself", option));
+    }
+  }
+}
+
 // What no type has to be known for.
 void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
                   std::vector<std::string>& notes) {
@@ -244,6 +273,7 @@ graph::Store file_store(const fs::path& directory, std::string name) {
 
 Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Runtime& runtime,
                  const fs::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits) {
+  const auto first_ids = ids_of(original.graph.nodes);
   Prepared prepared{std::move(original), {}, {}};
   auto& model = prepared.model;
   auto& types = prepared.types;
@@ -298,6 +328,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = quantization::all_gates(model, graph::Index(model));
+  refuse_folded(prepared, first_ids, config);
   return prepared;
 }
 
