@@ -11,6 +11,7 @@
 #include "detent/verify.h"
 #include "onnx/model.h"
 #include "profile/meters.h"
+#include "remedies/stage_memory.h"
 #include "run/files/outputs.h"
 
 namespace detent::pipeline {
@@ -37,7 +38,7 @@ ComputedOtherwise computed_otherwise(const QuantizeOptions& options, const onnx:
   trim_heap();
   const auto models =
       run::size_on_disk(onnx::read_model(options.model)) + run::size_on_disk(onnx::read_model(options.output));
-  const auto needed = profile::memory_now().resident + 2 * (models + activations);
+  const auto needed = profile::memory_now().resident + 2 * (models + activations) + remedies::kSearchBeside;
   if (const auto budget = options.resources.memory_budget; budget && needed > *budget)
     return {{},
             fmt::format("which layer does that was not looked for, as it would take about {} of memory",

@@ -67,10 +67,9 @@ std::uint64_t proving_memory(const planning::CalibrationCost& cost) {
 }
 
 // The run as it stands after tuning, which looks for the layers that the runtime computes otherwise than was measured,
-// with both models beside. Measured on the PP-OCR detector at 320 pixels: 20 MiB of heap in pieces.
+// with both models beside.
 std::uint64_t searching_memory(const planning::CalibrationCost& cost) {
-  constexpr std::uint64_t kInPieces = std::uint64_t{20} << 20;
-  return 3 * cost.peak_memory() - 2 * planning::kProcess + kInPieces;
+  return 3 * cost.peak_memory() - 2 * planning::kProcess + kSearchBeside;
 }
 
 }  // namespace
