@@ -116,6 +116,8 @@ def written_by_both(run: Callable[..., dict], job: Job, folder: Path, *words: ob
 
 EXACT = [
     ("transformer", "--weights-only"),
+    ("transformer", "--format q8"),
+    ("transformer", "--format q2"),
     ("transformer", "--format fp16"),
     ("transformer", "--format int8-dynamic"),
     ("trained", "--format fp16"),
@@ -131,6 +133,15 @@ def test_what_needs_no_samples_has_the_same_bytes(
     same = files["ours"].read_bytes() == files["emulated"].read_bytes()
     tell(same_bytes=same, decibel=round(judged(jobs[name], files["emulated"]), 2))
     assert same
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp8", "nvfp4", "bfp16", "bf16"])
+def test_what_other_runtimes_run_has_the_same_bytes(
+    jobs: dict[str, Job], run: Callable[..., dict], tmp_path: Path, name: str
+) -> None:
+    files = written_by_both(run, jobs["transformer"], tmp_path, "--format", name)
+    onnx.load(files["emulated"])
+    assert files["ours"].read_bytes() == files["emulated"].read_bytes()
 
 
 # By size, since what the machine is fast at would decide otherwise.
