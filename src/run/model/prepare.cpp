@@ -67,6 +67,7 @@ void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store)
   auto& types = prepared.types;
   auto& notes = prepared.notes;
   append(notes, graph::remove_neutral_arithmetic(model, types));
+  append(notes, graph::plain_gemms(model, store));
   append(notes, graph::fold_after_products(model, types, store));
   if (gates) append(notes, graph::compose_hard_sigmoids(model, types));
   append(notes, graph::fold_before_products(model, types, store));
