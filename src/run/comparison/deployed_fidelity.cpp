@@ -118,7 +118,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
   std::vector<SampleSums> all(names.size());
-  std::vector<bool> are_floats(names.size());
+  std::vector<bool> judged(names.size());
   auto channels = channels_of(original, names);
   NextTokenSums token_sums;
   DeployedFidelity found;
@@ -129,9 +129,9 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     exec::give_back_unused(runtime);
     auto y = deployed.run(given, where);
     if (following) y = following->run(given, where, &player);
+    judged = judged_outputs(types_of(x), types_of(y));
     for (std::size_t i = 0; i < names.size(); ++i) {
-      are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
-      if (!are_floats[i]) continue;
+      if (!judged[i]) continue;
       all[i].add(x[i], y[i]);
       channels[i].add(x[i], y[i]);
     }
@@ -147,7 +147,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   found.next_tokens = token_sums.result();
   std::vector<OutputSums> outputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (are_floats[i] && all[i].all.has_ratio()) outputs.emplace_back(names[i], all[i]);
+    if (judged[i] && all[i].all.has_ratio()) outputs.emplace_back(names[i], all[i]);
   }
   conclude(std::move(outputs), channels, found);
   return found;
