@@ -173,6 +173,8 @@ Notes part_products(onnx::Model& model, const ValueTypes& types, const std::func
 
 /// Pad of some axes becomes Pad of all of them, where axes and pads are constants and the rank is known.
 Notes pad_all_axes(onnx::Model& model, const ValueTypes& types);
+/// The same of Resize; sizes that are computed, or that other axes have while the model runs, are joined there.
+Notes resize_all_axes(onnx::Model& model, const ValueTypes& types);
 
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);

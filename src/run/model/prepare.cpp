@@ -276,9 +276,11 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (config::preset(config).quantizes && config.activations == Activations::fixed) {
     append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
     if (config::target(config).all_operators) append(notes, graph::remove_softmax_guards(model));
+    const auto resizes = graph::resize_all_axes(model, types);
     const auto means = graph::pad_before_means(model);
     const auto parts = part_products(model, types, config, work_dir);
-    changed = changed || !means.empty() || !parts.empty();
+    changed = changed || !resizes.empty() || !means.empty() || !parts.empty();
+    append(notes, resizes);
     append(notes, means);
     append(notes, parts);
   }
