@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 import support
 from failures import BAD_INPUT, DEVICE
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from support import DETENT
 
 FORMS: dict[str, list[object]] = {
@@ -205,3 +205,22 @@ def test_results_of_integers_alone_are_judged_as_numbers(tmp_path: Path, form: s
     assert json.loads(compared.stdout)["outputs"][0]["sqnr_db"] == told["sqnr_db"]
     if form == "default":
         assert all(value["error"] > 0 for value in told["sensitivities"])
+
+
+def test_what_holds_no_numbers_is_not_said_to_be_the_same(tmp_path: Path) -> None:
+    model = mlp_that_ends_in("classes")
+    names = helper.make_node(
+        "LabelEncoder", [model.graph.output[0].name], ["name"], domain="ai.onnx.ml", keys_int64s=range(24),
+        values_strings=[f"class {i}" for i in range(24)],
+    )  # fmt: skip
+    model.graph.node.append(names)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("name", TensorProto.STRING, [20]))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    onnx.save(model, tmp_path / "m.onnx")
+    samples = [{"x": np.random.default_rng(i).normal(0, 1, (20, 32)).astype(np.float32)} for i in range(SAMPLES)]
+    folder = support.save_samples(tmp_path / "d", samples)
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", folder, "--json", "--no-bench"]
+    told = json.loads(run("", *command, *FORMS["default"]).stdout)
+    assert told["accuracy"]["samples"] == 0
+    assert "the compared outputs are those" not in told["outcome"]["headline"]
+    assert [note for note in told["notes"] if note.startswith("not compared") and note.endswith("name")]
