@@ -32,8 +32,34 @@ bool holds_floats(onnx::DataType type) {
          type == DataType::bfloat16;
 }
 
+bool holds_numbers(onnx::DataType type) {
+  using onnx::DataType;
+  switch (type) {
+    case DataType::int8:
+    case DataType::uint8:
+    case DataType::boolean:
+    case DataType::int16:
+    case DataType::uint16:
+    case DataType::int32:
+    case DataType::uint32:
+    case DataType::int64:
+    case DataType::uint64: return true;
+    default: return holds_floats(type);
+  }
+}
+
 std::vector<float> to_floats(const Array& array) {
+  const auto widened = [](auto value) { return static_cast<float>(value); };
   switch (array.type) {
+    case onnx::DataType::boolean:
+    case onnx::DataType::uint8: return converted<std::uint8_t>(array.bytes, widened);
+    case onnx::DataType::int8: return converted<std::int8_t>(array.bytes, widened);
+    case onnx::DataType::int16: return converted<std::int16_t>(array.bytes, widened);
+    case onnx::DataType::uint16: return converted<std::uint16_t>(array.bytes, widened);
+    case onnx::DataType::int32: return converted<std::int32_t>(array.bytes, widened);
+    case onnx::DataType::uint32: return converted<std::uint32_t>(array.bytes, widened);
+    case onnx::DataType::int64: return converted<std::int64_t>(array.bytes, widened);
+    case onnx::DataType::uint64: return converted<std::uint64_t>(array.bytes, widened);
     case onnx::DataType::float32: return converted<float>(array.bytes, [](float v) { return v; });
     case onnx::DataType::float64: return converted<double>(array.bytes, [](double v) { return static_cast<float>(v); });
     case onnx::DataType::float16: return converted<std::uint16_t>(array.bytes, onnx::from_float16);

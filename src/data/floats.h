@@ -14,6 +14,8 @@ inline std::span<const float> floats(const Array& array) {
 
 /// Whether a type is one of floating point, of 16, 32 or 64 bits.
 bool holds_floats(onnx::DataType type);
+/// One of these, a type of integers of 8 bits or more, or bool.
+bool holds_numbers(onnx::DataType type);
 /// Of an array of such a type.
 std::vector<float> to_floats(const Array& array);
 /// The same without a copy where the array has float32; else `owned` holds them.

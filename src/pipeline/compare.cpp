@@ -248,20 +248,25 @@ class LayerRun {
 
 void add_outputs(const std::vector<std::string>& names, const std::vector<data::Array>& x,
                  const std::vector<data::Array>& y, std::vector<run::SampleSums>& sums) {
+  const auto judged = run::judged_outputs(run::types_of(x), run::types_of(y));
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (data::holds_floats(x[i].type) && data::holds_floats(y[i].type)) sums[i].add(x[i], y[i]);
+    if (judged[i]) sums[i].add(x[i], y[i]);
   }
 }
 
-// What both models give as floats.
+// What both models give as floats, or as integers where there are no floats.
 void judge_outputs(const Side& original, const Side& quantized, const graph::Index& index,
                    const std::vector<run::SampleSums>& sums, Comparison& comparison) {
   const auto& outputs = original.model.graph.outputs;
   std::size_t in_other_numbers = 0;
+  std::vector<onnx::DataType> types, others;
+  for (const auto& output : outputs) types.push_back(graph::type_of(original.model, original.types, output.name));
+  for (const auto& output : quantized.model.graph.outputs) others.push_back(output.type);
+  const auto wanted = run::judged_outputs(types, types), judged = run::judged_outputs(types, others);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& name = outputs[i].name;
-    if (!data::holds_floats(graph::type_of(original.model, original.types, name))) continue;
-    if (!data::holds_floats(quantized.model.graph.outputs[i].type)) {
+    if (!wanted[i]) continue;
+    if (!judged[i]) {
       ++in_other_numbers;
       continue;
     }

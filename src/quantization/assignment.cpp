@@ -47,9 +47,9 @@ double smallest_bias_scale(float bias, bool per_channel) {
   return widened / kSpan;
 }
 
-// Raises weight scales where bias / (input scale * weight scale) would leave int32; the idea is TensorFlow Lite's
+// Raises weight scales where bias / (factor * weight scale) would leave int32; the idea is TensorFlow Lite's
 // (quantization_utils.cc).
-void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_scale, const WeightFormat& format,
+void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float factor, const WeightFormat& format,
                            ValueAssignment& weight) {
   std::vector<float> values(static_cast<std::size_t>(bias.count()));
   std::memcpy(values.data(), bias.data.bytes().data(), values.size() * sizeof(float));
@@ -61,7 +61,7 @@ void raise_scales_for_bias(const onnx::Tensor& bias, float beta, float input_sca
   for (std::size_t c = 0; c < weight.slices.size() && !values.empty(); ++c) {
     const double smallest = smallest_bias_scale(per_channel ? values[c] : *largest, per_channel);
     auto& slice = weight.slices[c];
-    const double candidate = static_cast<double>(input_scale) * static_cast<double>(slice.scale);
+    const double candidate = static_cast<double>(factor) * static_cast<double>(slice.scale);
     if (!(candidate < smallest && candidate > 0)) continue;
     const double before = slice.scale;
     const double raised = before * (smallest / candidate);
@@ -119,7 +119,7 @@ void share_raised(const std::set<std::string>& sources, Assignment& assignment) 
   }
 }
 
-// So that every bias fits int32 at the product of its input's and its weight's scale.
+// So that every bias fits int32 at its scale.
 void raise_scales(const onnx::Model& model, const graph::Index& index, const QuantConfig& config,
                   Assignment& assignment) {
   std::set<std::string> raised;  // sources
@@ -132,8 +132,9 @@ void raise_scales(const onnx::Model& model, const graph::Index& index, const Qua
     if (weight == assignment.values.end() || input == assignment.values.end() || mark == marks.end() ||
         !mark->second->is_constant || mark->second->granularity.kind == Granularity::Kind::blocks)
       continue;
-    raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta, input->second.slices.front().scale,
-                          constant_format(*mark->second, config), weight->second);
+    raise_scales_for_bias(tensor_of(model, index, bias.bias), bias.beta,
+                          bias.alpha * input->second.slices.front().scale, constant_format(*mark->second, config),
+                          weight->second);
     raised.insert(weight->second.source);
   }
   share_raised(raised, assignment);

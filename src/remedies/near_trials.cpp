@@ -22,22 +22,29 @@ using Values = std::unordered_map<std::string, data::Array>;
 
 constexpr int kNoCut = std::numeric_limits<int>::max();
 
-// How many values cross each position; kNoCut inside of bodies.
-std::vector<int> crossings(const onnx::Model& model, const graph::Index& index) {
+// How many values cross each position; kNoCut inside of bodies, and where one of them is no tensor of numbers.
+std::vector<int> crossings(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types) {
   const auto count = static_cast<int>(model.graph.nodes.size());
-  std::vector<int> change(static_cast<std::size_t>(count) + 2);
+  std::vector<int> change(static_cast<std::size_t>(count) + 2), others = change;
   for (int n = 0; n < count; ++n) {
     for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) {
       const auto readers = index.consumers(name);
       const int last = readers.empty() ? n : *std::max_element(readers.begin(), readers.end());
       ++change[static_cast<std::size_t>(n) + 1];
       --change[static_cast<std::size_t>(last) + 1];
+      const auto type = graph::type_of(model, types, name);
+      if (type != onnx::DataType::undefined && type != onnx::DataType::string) continue;
+      ++others[static_cast<std::size_t>(n) + 1];
+      --others[static_cast<std::size_t>(last) + 1];
     }
   }
-  for (std::size_t i = 1; i < change.size(); ++i) change[i] += change[i - 1];
+  for (std::size_t i = 1; i < change.size(); ++i) {
+    change[i] += change[i - 1];
+    others[i] += others[i - 1];
+  }
   const auto inside = graph::cuts_inside_bodies(model);
-  for (std::size_t i = 0; i < inside.size(); ++i) {
-    if (inside[i]) change[i] = kNoCut;
+  for (std::size_t i = 0; i < change.size(); ++i) {
+    if (others[i] > 0 || (i < inside.size() && inside[i])) change[i] = kNoCut;
   }
   return change;
 }
@@ -242,7 +249,7 @@ std::vector<int> parts_of(const onnx::Model& model, const graph::ValueTypes& sta
     const auto of_node = graph::work_of(model, index, static_types, node);
     work.push_back(work.back() + 1 + (of_node ? static_cast<double>(of_node->macs) : 0));
   }
-  const auto crossing = crossings(model, index);
+  const auto crossing = crossings(model, index, static_types);
   const auto position_of = [&](double share) {
     return std::lower_bound(work.begin(), work.end(), share * work.back()) - work.begin();
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "data/floats.h"
 #include "graph/decisions.h"
@@ -53,7 +54,41 @@ void add_points(const onnx::Model& model, const graph::Index& index, const graph
   for (std::size_t i = 0; i < parts; ++i) add_points(model, index, types, node.inputs()[i], points);
 }
 
+// The floats that integers are made from: sizes do not count.
+void add_floats_behind(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                       const std::string& integers, std::vector<std::string>& found) {
+  std::vector<std::string> open{integers};
+  std::set<std::string> seen;
+  while (!open.empty()) {
+    const auto value = std::move(open.back());
+    open.pop_back();
+    const int producer = index.producer(value);
+    if (producer == graph::kNone || !seen.insert(value).second) continue;
+    if (holds_floats(model, types, value)) {
+      add_point(value, found);
+      continue;
+    }
+    const Node& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+    if (!node.is("Shape") && !node.is("Size")) open.insert(open.end(), node.inputs().begin(), node.inputs().end());
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> judged_values(const onnx::Model& model, const graph::ValueTypes& types) {
+  const graph::Index index(model);
+  std::vector<std::string> judged;
+  const auto& outputs = model.graph.outputs;
+  for (const auto& output : outputs) {
+    if (holds_floats(model, types, output.name) && index.producer(output.name) != graph::kNone)
+      judged.push_back(output.name);
+  }
+  const bool are_floats = std::any_of(outputs.begin(), outputs.end(),
+                                      [&](const auto& output) { return holds_floats(model, types, output.name); });
+  for (std::size_t i = 0; i < outputs.size() && !are_floats; ++i)
+    add_floats_behind(model, index, types, outputs[i].name, judged);
+  return judged;
+}
 
 std::vector<int> TrialModel::map_cuts(const std::vector<int>& cuts) const {
   std::vector<int> mapped;
@@ -108,11 +143,8 @@ TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& t
   }
   trial.position.push_back(static_cast<int>(nodes.size()));
   trial.model.graph.nodes = std::move(nodes);
-  for (const auto& output : model.graph.outputs) {
-    add_points(model, index, types, output.name, trial.points);
-    if (holds_floats(model, types, output.name) && index.producer(output.name) != graph::kNone)
-      trial.outputs.push_back(output.name);
-  }
+  trial.outputs = judged_values(model, types);
+  for (const auto& output : trial.outputs) add_points(model, index, types, output, trial.points);
   for (const auto& value : decisions.judged) add_point(value, trial.points);
   return trial;
 }

@@ -23,7 +23,7 @@ struct TrialModel {
   std::unordered_map<std::string, std::string> mark_of;
   /// Marks of weights.
   std::unordered_set<std::string> weights;
-  /// Float outputs of the graph that nodes make: accuracy is told of these.
+  /// See judged_values().
   std::vector<std::string> outputs;
   /// Float values that decisions look at: the outputs, where a Concat made one its parts, so that one part of large
   /// numbers does not hide the error of the others, and where a Softmax made one what it reads.
@@ -38,6 +38,10 @@ struct TrialModel {
 
   std::vector<int> position;  // of each original node
 };
+
+/// Float outputs of the graph that nodes make: accuracy is told of these. Where it has outputs of integers alone, as
+/// behind an ArgMax, the floats that those are made from.
+std::vector<std::string> judged_values(const onnx::Model& model, const graph::ValueTypes& types);
 
 /// `model` as prepared, with the marks of `placement` that have an assignment.
 TrialModel make_trial_model(const onnx::Model& model, const graph::ValueTypes& types,

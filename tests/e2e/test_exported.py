@@ -226,3 +226,27 @@ def test_pads_of_some_axes(which: str, form: str, tmp_path: Path) -> None:
     support.quantize(model, tmp_path / "q.onnx", data, *options)
     found = support.outputs(support.load(tmp_path / "q.onnx"), samples)
     assert support.sqnr(support.outputs(support.load(model), samples), found) > 25
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+@pytest.mark.parametrize("told_by", ["sizes", "scales"])
+def test_resizes_of_some_axes(batch: int | str, told_by: str, tmp_path: Path) -> None:
+    """ONNX Runtime 1.31 moved transposes past them as if they told the sizes of all axes, and loaded no such file."""
+    constants = {"w": weight(8, 3, 3, 3), "v": weight(8, 16, 1, 1)}
+    constants |= {"sizes": np.array([26, 34])} if told_by == "sizes" else {"scales": np.array([2, 2], np.float32)}
+    told = ["", "", "sizes"] if told_by == "sizes" else ["", "scales"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("Resize", ["r", *told], ["n"], "nearest", axes=[2, 3], mode="nearest"),
+        helper.make_node("Resize", ["r", *told], ["l"], "linear", axes=[-2, -1], mode="linear"),
+        helper.make_node("Concat", ["n", "l"], ["j"], "join", axis=1),
+        helper.make_node("Conv", ["j", "v"], ["y"], "head"),
+    ]
+    model = save(tmp_path / "m.onnx", nodes, {"x": [batch, 3, 13, 17]}, ["y"], constants)
+    samples = [{"x": RNG.standard_normal((1, 3, 13, 17)).astype(np.float32)} for _ in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    for options in (["--preset", "plain"], ["--preset", "balanced"]):
+        support.quantize(model, tmp_path / "q.onnx", data, *options)
+        expected = support.outputs(support.load(model), samples)
+        assert support.sqnr(expected, support.outputs(support.load(tmp_path / "q.onnx"), samples)) > 25

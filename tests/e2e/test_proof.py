@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 import support
 from failures import BAD_INPUT, DEVICE
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from support import DETENT
 
 FORMS: dict[str, list[object]] = {
@@ -169,3 +169,58 @@ def test_a_float_model_that_the_runtime_refuses_is_told_as_such(tmp_path: Path, 
     result = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", form)
     assert result.returncode == BAD_INPUT and "m.onnx" in result.stderr and "quantized" not in result.stderr, result.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx"]
+
+
+def mlp_that_ends_in(integers: str) -> onnx.ModelProto:
+    """All of whose results are integers: classes, or bytes as of a picture."""
+    rng = np.random.default_rng(4)
+    b = graphs.Builder(4)
+    x = b.add("Relu", b.add("MatMul", "x", b.constant("w", rng.normal(0, 0.2, (32, 64)), np.float32), name="first"))
+    x = b.add("MatMul", x, b.constant("v", rng.normal(0, 0.2, (64, 24)), np.float32), name="second")
+    if integers == "classes":
+        return b.model({"x": (TensorProto.FLOAT, [20, 32])}, [b.add("ArgMax", x, axis=1, keepdims=0)])
+    x = b.add("Add", b.add("Mul", x, b.constant("wide", 60, np.float32)), b.constant("middle", 128, np.float32))
+    x = b.add("Clip", x, b.constant("low", 0, np.float32), b.constant("high", 255, np.float32))
+    return b.model({"x": (TensorProto.FLOAT, [20, 32])}, [b.add("Cast", b.add("Round", x), to=TensorProto.UINT8)])
+
+
+@pytest.mark.parametrize("integers", ["classes", "bytes"])
+@pytest.mark.parametrize("form", ["default", "dynamic", "blocks", "float16"])
+def test_results_of_integers_alone_are_judged_as_numbers(tmp_path: Path, form: str, integers: str) -> None:
+    """They are not those of the float model because there are no floats to compare."""
+    onnx.save(mlp_that_ends_in(integers), tmp_path / "m.onnx")
+    rng = np.random.default_rng(7)
+    samples = [{"x": rng.normal(0, 1, (20, 32)).astype(np.float32)} for _ in range(SAMPLES)]
+    folder = support.save_samples(tmp_path / "d", samples)
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", folder, "--json", "--no-bench"]
+    result = run("", *command, *FORMS[form])
+    told = json.loads(result.stdout)["accuracy"]
+    sessions = [support.load(tmp_path / name) for name in ("m.onnx", "q.onnx")]
+    whole = support.sqnr(*(support.outputs(session, samples) for session in sessions))
+    assert whole < 300 or form == "float16"  # some results differ
+    assert told["sqnr_db"] == (pytest.approx(whole, abs=0.1) if whole < 300 else None)
+    compared = run(
+        "", "compare", tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", folder, "--json", "--no-round-floats"
+    )
+    assert json.loads(compared.stdout)["outputs"][0]["sqnr_db"] == told["sqnr_db"]
+    if form == "default":
+        assert all(value["error"] > 0 for value in told["sensitivities"])
+
+
+def test_what_holds_no_numbers_is_not_said_to_be_the_same(tmp_path: Path) -> None:
+    model = mlp_that_ends_in("classes")
+    names = helper.make_node(
+        "LabelEncoder", [model.graph.output[0].name], ["name"], domain="ai.onnx.ml", keys_int64s=range(24),
+        values_strings=[f"class {i}" for i in range(24)],
+    )  # fmt: skip
+    model.graph.node.append(names)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("name", TensorProto.STRING, [20]))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    onnx.save(model, tmp_path / "m.onnx")
+    samples = [{"x": np.random.default_rng(i).normal(0, 1, (20, 32)).astype(np.float32)} for i in range(SAMPLES)]
+    folder = support.save_samples(tmp_path / "d", samples)
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", folder, "--json", "--no-bench"]
+    told = json.loads(run("", *command, *FORMS["default"]).stdout)
+    assert told["accuracy"]["samples"] == 0
+    assert "the compared outputs are those" not in told["outcome"]["headline"]
+    assert [note for note in told["notes"] if note.startswith("not compared") and note.endswith("name")]

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import support
+from onnx import helper, numpy_helper
 from support import Path, Sample
 
 FORMATS = {
@@ -128,3 +129,47 @@ def test_what_is_no_file_is_no_library(by: str, kind: str, tmp_path: Path) -> No
     assert result.returncode == 5
     assert f"'{library}' is not a regular file" in result.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("options", [support.PLAIN, ["--preset", "balanced"]], ids=["plain", "balanced"])
+def test_gemms_with_factors_are_right_in_every_version(options: list[str], tmp_path: Path) -> None:
+    """Before 1.28, alpha multiplied an int32 bias as well. References are numpy's."""
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(0, 0.2, (2, 32, 32)).astype(np.float32)
+    c, row, x = rng.normal(0, 2, 32), rng.normal(0, 2, (1, 32)), rng.normal(0, 1, (6, 4, 32))
+    constants = {"a": a, "b": b, "c": np.float32(c), "row": np.float32(row)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "a", "c"], ["h"], "first", alpha=0.5, beta=2.0, transB=1),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("Gemm", ["r", "b", "row"], ["y"], "second", alpha=3.0, beta=0.25),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, [4, 32])], [helper.make_tensor_value_info("y", 1, [4, 32])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), tmp_path / "m.onnx")
+    samples = [{"x": np.float32(value)} for value in x]
+    data = support.save_samples(tmp_path / "data", samples)
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)
+    expected = 3 * np.maximum(0.5 * x[0] @ a.T + 2 * c, 0) @ b + 0.25 * row
+    for runtime in [*support.RUNTIMES, Path()]:
+        found = support.run_in(runtime, tmp_path / "q.onnx", tmp_path / "found.npz", **samples[0])
+        assert support.sqnr([[expected]], [found]) > 30, runtime.name
+
+
+@pytest.mark.parametrize("options", [["--format", "q8"], ["--format", "int8-dynamic"]], ids=["blocks", "dynamic"])
+def test_factors_of_gemms_keep_no_weight_in_float(options: list[str], tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    a, c, x = np.float32(rng.normal(0, 0.2, (64, 64))), np.float32(rng.normal(0, 1, (1, 64))), rng.normal(0, 1, (4, 4, 64))
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "a", "c"], ["y"], "gemm", alpha=0.5, beta=2.0)],
+        "g", [helper.make_tensor_value_info("x", 1, [4, 64])], [helper.make_tensor_value_info("y", 1, [4, 64])],
+        [numpy_helper.from_array(a, "a"), numpy_helper.from_array(c, "c")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), tmp_path / "m.onnx")
+    command = [support.DETENT, "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--no-bench", *options]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert "Gemm" not in [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+    found = support.load(tmp_path / "q.onnx").run(None, {"x": np.float32(x[0])})
+    assert support.sqnr([[0.5 * x[0] @ a + 2 * c]], [found]) > 30

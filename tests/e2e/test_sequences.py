@@ -112,6 +112,7 @@ def model_with(make: Callable[[graphs.Builder, str], str]) -> onnx.ModelProto:
         (["--weights-only", "--bits", "8", "--block-size", "16", "--weights-form", "qdq"], 30),
         (["--preset", "plain", "--float", "16"], 15),
         (["--preset", "plain"], 15),
+        (["--preset", "balanced"], 15),
         (["--activations", "dynamic"], 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

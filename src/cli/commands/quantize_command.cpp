@@ -92,6 +92,10 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, boo
                         ? fmt::format("; {:.1f} % of the multiplications in integers{}", 100 * *a.integer_macs,
                                       a.wide_macs > 0 ? fmt::format(", {:.1f} % of 16 bits", 100 * a.wide_macs) : "")
                         : std::string();
+  if (a.samples == 0) {
+    print_text("accuracy was not measured, since no result has numbers to compare{}\n", macs);
+    return;
+  }
   print_text("accuracy on {}, worst output: SQNR {:.1f} dB{}, cosine {:.5f}{}{}\n",
              count_with_noun(a.samples, "sample"), a.sqnr_db, spread(a), a.cosine,
              a.score ? fmt::format(", score {:.4f} of float", *a.score) : "", macs);
@@ -211,7 +215,7 @@ std::string verdict(const QuantizeResult& r) {
     }
   }
   text += fmt::format("size {} -> {}", format_size(r.model_bytes_before), format_size(r.model_bytes_after));
-  if (r.accuracy) {
+  if (r.accuracy && r.accuracy->samples > 0) {
     text += fmt::format(", worst output SQNR {:.1f} dB on {}", r.accuracy->sqnr_db,
                         count_with_noun(r.accuracy->samples, "sample"));
     if (r.accuracy->worst_channels)

@@ -92,6 +92,10 @@ Notes batch_norms_as_convolutions(onnx::Model& model, const ValueTypes& types, c
 /// x (1 + erf(x / sqrt(2))) / 2 becomes Gelu of Microsoft's domain.
 Notes compose_gelus(onnx::Model& model, const ValueTypes& types);
 
+/// A Gemm's alpha becomes part of its constant weight, and its constant C, with beta, a vector with a value for each
+/// output: kernels on integers have neither alpha nor beta, and add vectors alone.
+Notes plain_gemms(onnx::Model& model, const Store& store);
+
 /// Products and sums with constants that follow a convolution or matrix product, one number or one for each channel,
 /// become part of its weight and bias. A product of two matrices becomes a Gemm where it gets a bias: ONNX Runtime
 /// makes of MatMul and Add a Gemm in float, whose integers it would convert back at each run.
@@ -169,6 +173,8 @@ Notes part_products(onnx::Model& model, const ValueTypes& types, const std::func
 
 /// Pad of some axes becomes Pad of all of them, where axes and pads are constants and the rank is known.
 Notes pad_all_axes(onnx::Model& model, const ValueTypes& types);
+/// The same of Resize; sizes that are computed, or that other axes have while the model runs, are joined there.
+Notes resize_all_axes(onnx::Model& model, const ValueTypes& types);
 
 /// Removes initializers that nothing reads.
 void drop_unused_initializers(onnx::Model& model);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@
 #include "onnx/half.h"
 #include "planning/parts.h"
 #include "quantization/blocks/block_stream.h"
+#include "remedies/trial_model.h"
 #include "run/comparison/pairing.h"
 #include "run/files/outputs.h"
 #include "run/model/kv_cache.h"
@@ -100,14 +102,9 @@ std::vector<std::string> taps_of(const onnx::Model& model, const quantization::B
 }
 
 std::vector<std::string> outputs_of(const onnx::Model& model, const graph::ValueTypes& types) {
-  const graph::Index index(model);
-  std::vector<std::string> all, others;
-  for (const auto& output : model.graph.outputs) {
-    if (index.producer(output.name) == graph::kNone) continue;
-    if (!data::holds_floats(graph::type_of(model, types, output.name))) continue;
-    all.push_back(output.name);
-    if (!run::is_cache_output(output.name)) others.push_back(output.name);
-  }
+  const auto all = remedies::judged_values(model, types);
+  std::vector<std::string> others;
+  std::remove_copy_if(all.begin(), all.end(), std::back_inserter(others), run::is_cache_output);
   return others.empty() ? all : others;
 }
 

@@ -1,6 +1,7 @@
 // The written model of integers beside what was measured to choose it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "config/targets.h"
@@ -35,6 +36,10 @@ void take_deployed(Run& run, const run::DeployedFidelity& found) {
   auto& accuracy = run.result.accuracy ? *run.result.accuracy : run.result.accuracy.emplace();
   work.lost_db = work.measured ? accuracy.sqnr_db - found.sqnr_db : 0;
   run::copy_fidelity(found, accuracy);
+  for (auto& words : run::words_of_outputs(found)) {
+    auto& notes = run.result.notes;
+    if (std::find(notes.begin(), notes.end(), words) == notes.end()) notes.push_back(std::move(words));
+  }
 }
 
 // Recurrent layers were chosen as deployed, and no trial has them.

@@ -90,6 +90,9 @@ void canonicalize(Run& run) {
   graph::sort_topologically(model);
   if (const auto& shapes = run.options.config.input_shapes; !shapes.empty())
     run.note(graph::fix_input_shapes(model, shapes));
+  // Blocks are made of the model as it is; preparing it for other formats does the same.
+  if (run.recipe.result == config::kBlocks)
+    run.note(graph::plain_gemms(model, [](auto bytes) { return onnx::TensorData::owned(std::move(bytes)); }));
   if (is_timed(run.recipe)) run.timed_inputs = inputs_to_time(model, run.result);
 }
 

@@ -240,7 +240,8 @@ void QdqEmitter::add_bias(const BiasMark& mark) {
   }
   std::vector<float> values(count), scales;
   std::memcpy(values.data(), tensor.data.bytes().data(), count * sizeof(float));
-  for (const auto& p : weight->second.slices) scales.push_back(input->second.slices.front().scale * p.scale);
+  for (const auto& p : weight->second.slices)
+    scales.push_back(mark.alpha * input->second.slices.front().scale * p.scale);
   if (std::any_of(scales.begin(), scales.end(), [](float s) { return s < std::numeric_limits<float>::min(); })) {
     emitted_.notes.push_back(
         fmt::format("{}: the bias '{}' stays in float: its scale would underflow", node.label(), mark.bias));

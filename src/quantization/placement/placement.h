@@ -33,11 +33,13 @@ struct Mark {
   bool narrow = false;   // a centred one uses 7 of its 8 bits
 };
 
-/// A bias that becomes int32 with scale = input scale * weight scale.
+/// A bias that becomes int32 with scale = alpha * input scale * weight scale.
 struct BiasMark {
   std::size_t node = 0;
   std::string bias, input, weight;
   float beta = 1;  // Gemm multiplies the bias by it; it is folded into the integers
+  /// Gemm multiplies the product by it; ONNX Runtime before 1.28 adds the integers of the bias to those of the product.
+  float alpha = 1;
   /// It is written as a float, and ONNX Runtime makes the integers when it loads the model.
   bool stays_float = false;
 };

@@ -74,7 +74,7 @@ void mark_inputs_and_outputs(RuleContext& c, std::size_t position) {
   fix_range(c, node);
 }
 
-void bias(RuleContext& c, std::size_t position, float beta) {
+void bias(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   const std::string name = input(node, 2);
   if (name.empty()) return;
@@ -82,6 +82,8 @@ void bias(RuleContext& c, std::size_t position, float beta) {
   if (config::target(c.config).keeps_bias_in_float(node.op_type())) return;
   if (is_float(c.config.weight_type)) return;                 // products are added up in floats
   const bool stays_float = config::writes_16_bits(c.config);  // which cannot hold the scale of a bias
+  const float alpha = node.is("Gemm") ? node.float_or("alpha", 1) : 1,
+              beta = node.is("Gemm") ? node.float_or("beta", 1) : 1;
   const char* why = nullptr;
   if (tensor == nullptr) {
     why = "it is not constant";
@@ -89,6 +91,8 @@ void bias(RuleContext& c, std::size_t position, float beta) {
     why = "it is not float32";
   } else if (tensor->dims.size() != 1) {
     why = "it is not a vector";
+  } else if (!(alpha > 0)) {
+    why = "the alpha of its Gemm is not above 0";
   }
   if (why != nullptr && stays_float) return;
   if (why != nullptr) {
@@ -96,7 +100,7 @@ void bias(RuleContext& c, std::size_t position, float beta) {
     return;
   }
   if (!stays_float) c.marks.bias(name);
-  c.placement.biases.push_back({position, name, node.inputs()[0], node.inputs()[1], beta, stays_float});
+  c.placement.biases.push_back({position, name, node.inputs()[0], node.inputs()[1], beta, alpha, stays_float});
 }
 
 void conv(RuleContext& c, std::size_t position) {
@@ -112,7 +116,7 @@ void conv(RuleContext& c, std::size_t position) {
         fmt::format("{}: the weight has a single scale: the node is grouped and has a bias", node.label()));
   }
   c.marks.weight(input(node, 1), granularity, paired(c, node, granularity));
-  bias(c, position, 1.0F);
+  bias(c, position);
 }
 
 void gemm(RuleContext& c, std::size_t position) {
@@ -121,7 +125,7 @@ void gemm(RuleContext& c, std::size_t position) {
   outputs(c, node);
   const auto granularity = along_channels(c, node);
   c.marks.weight(input(node, 1), granularity, paired(c, node, granularity));
-  bias(c, position, node.float_or("beta", 1.0F));
+  bias(c, position);
 }
 
 void mat_mul(RuleContext& c, std::size_t position) {
@@ -149,7 +153,7 @@ void normalization(RuleContext& c, std::size_t position) {
   } else {
     c.marks.activation(input(node, 1));
   }
-  bias(c, position, 1.0F);
+  bias(c, position);
   outputs(c, node);
 }
 

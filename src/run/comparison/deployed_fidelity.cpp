@@ -1,6 +1,7 @@
 #include "run/comparison/deployed_fidelity.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -37,6 +38,15 @@ struct OutputSums {
   std::string name;
   SampleSums sums;
 };
+
+std::vector<OutputSums> with_ratios(const std::vector<std::string>& names, const std::vector<bool>& judged,
+                                    const std::vector<SampleSums>& sums) {
+  std::vector<OutputSums> outputs;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (judged[i] && sums[i].all.has_ratio()) outputs.emplace_back(names[i], sums[i]);
+  }
+  return outputs;
+}
 
 // Gives back the worst of them.
 std::optional<double> drop_caches(std::vector<OutputSums>& outputs) {
@@ -118,7 +128,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
   std::vector<SampleSums> all(names.size());
-  std::vector<bool> are_floats(names.size());
+  std::vector<bool> judged(names.size());
   auto channels = channels_of(original, names);
   NextTokenSums token_sums;
   DeployedFidelity found;
@@ -129,9 +139,10 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
     exec::give_back_unused(runtime);
     auto y = deployed.run(given, where);
     if (following) y = following->run(given, where, &player);
+    judged = judged_outputs(types_of(x), types_of(y));
     for (std::size_t i = 0; i < names.size(); ++i) {
-      are_floats[i] = data::holds_floats(x[i].type) && data::holds_floats(y[i].type);
-      if (!are_floats[i]) continue;
+      if (found.samples == 0 && !data::holds_numbers(x[i].type)) found.without_numbers.push_back(names[i]);
+      if (!judged[i]) continue;
       all[i].add(x[i], y[i]);
       channels[i].add(x[i], y[i]);
     }
@@ -145,17 +156,20 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   }
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   found.next_tokens = token_sums.result();
-  std::vector<OutputSums> outputs;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (are_floats[i] && all[i].all.has_ratio()) outputs.emplace_back(names[i], all[i]);
-  }
-  conclude(std::move(outputs), channels, found);
+  conclude(with_ratios(names, judged, all), channels, found);
   return found;
 }
 
+std::vector<std::string> words_of_outputs(const DeployedFidelity& found) {
+  if (found.without_numbers.empty()) return {};
+  return {
+      fmt::format("not compared, since they hold no numbers, or hold them in sequences, maps or optionals: outputs {}",
+                  fmt::join(found.without_numbers, ", "))};
+}
+
 void copy_fidelity(const DeployedFidelity& found, AccuracyResult& accuracy) {
-  accuracy.samples = found.samples;
-  accuracy.sample_names = found.sample_names;
+  accuracy.samples = found.outputs > 0 ? found.samples : 0;
+  accuracy.sample_names = found.outputs > 0 ? found.sample_names : std::vector<std::string>();
   accuracy.sqnr_db = found.sqnr_db;
   accuracy.cosine = found.cosine;
   accuracy.worst_sample_db = found.worst_sample_db;

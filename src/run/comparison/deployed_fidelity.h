@@ -20,7 +20,8 @@ namespace detent::run {
 
 struct DeployedFidelity {
   std::uint64_t samples = 0;
-  std::size_t outputs = 0;  // that have numbers to compare
+  std::size_t outputs = 0;                        // that have numbers to compare
+  std::vector<std::string> without_numbers = {};  // outputs: text, sequences, maps and optionals
   std::vector<std::string> sample_names = {};
   double sqnr_db = 0;              // of the worst output
   double cosine = 0;               // the same
@@ -40,7 +41,11 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
                                    const exec::GuardOptions& options,
                                    const std::function<void(std::uint64_t)>& told = {}, KeptFloatRuns* kept = nullptr);
 
-/// What is told of a file's accuracy; the other members stay as they are.
+/// Of outputs that are not compared.
+std::vector<std::string> words_of_outputs(const DeployedFidelity& found);
+
+/// What is told of a file's accuracy: of no samples where no output has numbers to compare; the other members stay as
+/// they are.
 void copy_fidelity(const DeployedFidelity& found, AccuracyResult& accuracy);
 
 /// Of cosine, sqnr or perplexity; the larger the better. Throws bad_input where the model tells no next tokens and

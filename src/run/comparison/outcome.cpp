@@ -34,6 +34,11 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
     return {};
   }
   const auto& a = *r.accuracy;
+  if (a.samples == 0 && !a.score) {
+    lower(outcome.answer, Answer::look);
+    outcome.reasons.emplace_back("Accuracy was not measured: no result has numbers to compare.");
+    return {};
+  }
   if (a.samples < kFewSamples) {
     lower(outcome.answer, Answer::look);
     outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more of other inputs.",
@@ -69,7 +74,7 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
     outcome.reasons.emplace_back("An output is infinite or NaN where the float model's is not.");
     return "an output is not finite";
   }
-  if (a.sqnr_db == kInfinity) return "the outputs are those of the float model";
+  if (a.sqnr_db == kInfinity) return "the compared outputs are those of the float model";
   if (a.sqnr_db < kCloseDb) {
     lower(outcome.answer, a.sqnr_db < kFarDb ? Answer::no : Answer::look);
     outcome.reasons.push_back(fmt::format(

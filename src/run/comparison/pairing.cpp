@@ -88,6 +88,20 @@ double PairSums::cosine() const {
   return length == 0 ? 0.0 : product / length;
 }
 
+std::vector<bool> judged_outputs(const std::vector<onnx::DataType>& types, const std::vector<onnx::DataType>& others) {
+  const bool by_floats = std::any_of(types.begin(), types.end(), data::holds_floats);
+  const auto& counts = by_floats ? data::holds_floats : data::holds_numbers;
+  std::vector<bool> judged;
+  for (std::size_t i = 0; i < types.size(); ++i) judged.push_back(counts(types[i]) && counts(others[i]));
+  return judged;
+}
+
+std::vector<onnx::DataType> types_of(const std::vector<data::Array>& arrays) {
+  std::vector<onnx::DataType> types;
+  for (const auto& array : arrays) types.push_back(array.type);
+  return types;
+}
+
 void SampleSums::add(const data::Array& x, const data::Array& y) {
   PairSums one;
   one.add(x, y);

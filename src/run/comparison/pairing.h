@@ -38,6 +38,11 @@ struct PairSums {
   bool has_ratio() const { return (paired > 0 || unpaired == 0) && (signal > 0 || !(noise > 0)); }
 };
 
+/// Which of a model's outputs are judged, by their types in it and in another model of the same outputs: those that
+/// both give as floats. Where the first has none of floats, as behind an ArgMax, its integers are judged as numbers.
+std::vector<bool> judged_outputs(const std::vector<onnx::DataType>& types, const std::vector<onnx::DataType>& others);
+std::vector<onnx::DataType> types_of(const std::vector<data::Array>& arrays);
+
 /// Of one value over samples: all of them together, and the one that is farthest.
 struct SampleSums {
   PairSums all;

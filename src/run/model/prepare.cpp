@@ -67,6 +67,7 @@ void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store)
   auto& types = prepared.types;
   auto& notes = prepared.notes;
   append(notes, graph::remove_neutral_arithmetic(model, types));
+  append(notes, graph::plain_gemms(model, store));
   append(notes, graph::fold_after_products(model, types, store));
   if (gates) append(notes, graph::compose_hard_sigmoids(model, types));
   append(notes, graph::fold_before_products(model, types, store));
@@ -305,9 +306,11 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (config::preset(config).quantizes && config.activations == Activations::fixed) {
     append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
     if (config::target(config).all_operators) append(notes, graph::remove_softmax_guards(model));
+    const auto resizes = graph::resize_all_axes(model, types);
     const auto means = graph::pad_before_means(model);
     const auto parts = part_products(model, types, config, work_dir);
-    changed = changed || !means.empty() || !parts.empty();
+    changed = changed || !resizes.empty() || !means.empty() || !parts.empty();
+    append(notes, resizes);
     append(notes, means);
     append(notes, parts);
   }
