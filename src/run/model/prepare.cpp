@@ -257,6 +257,17 @@ void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::Un
   if (config::target(config).static_shapes) refuse_dynamic_inputs(model, config);
 }
 
+// What the format, the float type and the target need.
+std::int64_t opset_for(const onnx::Model& model, const QuantConfig& config) {
+  constexpr std::int64_t kSinceLayerNorm = 17;
+  std::int64_t opset = quantization::needed_opset(config);
+  if (config.float_type == FloatType::bfloat16)
+    opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
+  if (config.float_type == FloatType::float16) opset = std::max(opset, opset_of_pools(model));
+  if (config::target(config).htp_rewrites && graph::has_instance_norm(model)) opset = std::max(opset, kSinceLayerNorm);
+  return opset;
+}
+
 }  // namespace
 
 // Files are as cheap to hold as the model's own weights: mapped, not resident.
@@ -288,12 +299,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
     types = exec::infer_value_types(runtime, model);
   }
   graph::idle_casts_to_identities(model, types);
-  auto opset = quantization::needed_opset(config);
-  if (config.float_type == FloatType::bfloat16)
-    opset = std::max(opset, quantization::opset_of_floats(model, config.float_type));
-  if (config.float_type == FloatType::float16) opset = std::max(opset, opset_of_pools(model));
-  constexpr std::int64_t kSinceLayerNorm = 17;
-  if (config::target(config).htp_rewrites && graph::has_instance_norm(model)) opset = std::max(opset, kSinceLayerNorm);
+  const auto opset = opset_for(model, config);
   const auto given = model.opset();
   const bool upgrade = given < opset;
   if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
