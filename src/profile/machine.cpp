@@ -6,14 +6,15 @@
 
 #include <algorithm>
 #include <array>
-#include <barrier>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <string>
@@ -130,11 +131,33 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
+/// Where threads wait for one another. Not std::barrier: without futexes, as on Windows, that of GCC 12 loses wake-ups.
+class Meeting {
+ public:
+  explicit Meeting(int threads) : awaited_(threads) {}
+  void arrive_and_wait() {
+    std::unique_lock lock(mutex_);
+    if (--awaited_ == 0) complete_.notify_all();
+    complete_.wait(lock, [&] { return awaited_ <= 0; });
+  }
+  /// So many do not come.
+  void drop(int threads) {
+    const std::lock_guard lock(mutex_);
+    awaited_ -= threads;
+    if (awaited_ <= 0) complete_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable complete_;
+  int awaited_;
+};
+
 /// The sum over the threads of what `round(thread)` gets done in a second of processor time, while all of them are at
 /// it for `duration`. A first round on each warms up and is not counted.
 double rate_of_all(int threads, Clock::duration duration, const std::function<double(int)>& round) {
   std::vector<double> rates(threads);
-  std::barrier ready(threads);
+  Meeting ready(threads);
   const auto work = [&](int thread) {
     round(thread);
     ready.arrive_and_wait();
@@ -153,7 +176,7 @@ double rate_of_all(int threads, Clock::duration duration, const std::function<do
       try {
         others.emplace_back(work, t);
       } catch (const std::system_error&) {  // the system gives no more threads: go on with fewer
-        for (int missing = t; missing < threads; ++missing) ready.arrive_and_drop();
+        ready.drop(threads - t);
         break;
       }
     }
