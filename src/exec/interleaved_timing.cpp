@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kTurn = 0.03, kTurnOfOne = 0.06;  // seconds of the slowest model
-constexpr double kSlow = 0.3;                     // a run for which being warm makes little difference
+constexpr double kSlow = 0.3;                      // a run for which being warm makes little difference
 constexpr std::size_t kMostRuns = 1000;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
