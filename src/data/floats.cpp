@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "onnx/half.h"
+#include "onnx/integer_types.h"
 
 namespace detent::data {
 namespace {
@@ -32,21 +33,7 @@ bool holds_floats(onnx::DataType type) {
          type == DataType::bfloat16;
 }
 
-bool holds_numbers(onnx::DataType type) {
-  using onnx::DataType;
-  switch (type) {
-    case DataType::int8:
-    case DataType::uint8:
-    case DataType::boolean:
-    case DataType::int16:
-    case DataType::uint16:
-    case DataType::int32:
-    case DataType::uint32:
-    case DataType::int64:
-    case DataType::uint64: return true;
-    default: return holds_floats(type);
-  }
-}
+bool holds_numbers(onnx::DataType type) { return holds_floats(type) || onnx::holds_integers(type); }
 
 std::vector<float> to_floats(const Array& array) {
   const auto widened = [](auto value) { return static_cast<float>(value); };

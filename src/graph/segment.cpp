@@ -9,6 +9,7 @@
 
 #include "base/fingerprint.h"
 #include "graph/bodies.h"
+#include "onnx/integer_types.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -40,14 +41,6 @@ class Flow {
   const Index& index_;
   std::vector<bool> depends_;
 };
-
-// In which no fusion of the runtime is interested.
-bool holds_integers(onnx::DataType type) {
-  static const std::set<onnx::DataType> kTypes{onnx::DataType::boolean, onnx::DataType::int8,   onnx::DataType::uint8,
-                                               onnx::DataType::int16,   onnx::DataType::uint16, onnx::DataType::int32,
-                                               onnx::DataType::uint32,  onnx::DataType::int64,  onnx::DataType::uint64};
-  return kTypes.contains(type);
-}
 
 Segment make_segment(const onnx::Model& model, const Index& index, const Flow& flow, int begin, int end) {
   Segment segment{begin, end, {}, {}};
@@ -148,7 +141,8 @@ std::vector<int> harmless_cuts(const onnx::Model& model, const Index& index, con
     if (!flow.is_activation(value)) return true;
     const auto type = type_of(model, types, value);
     if (type == onnx::DataType::undefined || type == onnx::DataType::string) return false;
-    return index.is_input(value) || observed.contains(value) || holds_integers(type);
+    // No fusion of the runtime is interested in integers.
+    return index.is_input(value) || observed.contains(value) || onnx::holds_integers(type);
   };
   // How many values cross each position that must not, by the ends of their lives.
   std::vector<int> change(model.graph.nodes.size() + 2, 0);

@@ -146,8 +146,7 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
                                           .sample_seconds = sample_seconds,
                                           .model_bytes = memory.model_bytes,
                                           .memory = memory.of_one,
-                                          .memory_of_all = memory.of_all,
-                                          .most_for_all = std::min(budget, memory.of_one + kLittle),
+                                          .one_open = memory.of_all > std::min(budget, memory.of_one + kLittle),
                                           .memory_budget = budget,
                                           .stop = options.stop},
                                          files);

@@ -318,8 +318,7 @@ std::vector<LatencyChange> SearchPoints::measure(const std::vector<std::filesyst
        .run_seconds = kSecondsEach * static_cast<double>(files.size() + 1) / 0.03,
        .model_bytes = static_cast<std::uint64_t>(files.size() + 1) * run_.result.model_bytes_before,
        .memory = profile::memory_now().resident + memory_to_time(run_.result.model_bytes_before),
-       .memory_of_all = memory_of_all,
-       .most_for_all = limit,
+       .one_open = memory_of_all > limit,
        .memory_budget = limit,
        .stop = options_.stop},
       files);

@@ -7,17 +7,12 @@
 #include <utility>
 
 #include "base/heap.h"
+#include "run/samples/samples.h"
 
 namespace detent::run {
 namespace {
 
-std::uint64_t bytes_of(const FloatRun& run) {
-  std::uint64_t bytes = 0;
-  for (const auto* arrays : {&run.sample.inputs, &run.results}) {
-    for (const auto& array : *arrays) bytes += array.bytes.size();
-  }
-  return bytes;
-}
+std::uint64_t bytes_of(const FloatRun& made) { return run::bytes_of(made.sample.inputs) + run::bytes_of(made.results); }
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "run/samples/samples.h"
+
 namespace detent::run {
 namespace {
 
@@ -97,8 +99,7 @@ std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, 
   while (samples.size() < count && (samples.empty() || last <= most_bytes - std::min(all, most_bytes))) {
     auto sample = source.next();
     if (!sample) break;
-    last = 0;
-    for (const auto& input : sample->inputs) last += input.bytes.size();
+    last = bytes_of(sample->inputs);
     all += last;
     samples.push_back(std::move(sample->inputs));
   }

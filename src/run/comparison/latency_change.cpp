@@ -25,11 +25,9 @@ constexpr std::size_t kTurns = 10, kTurnsOfOne = 4;  // the latter of models tha
 constexpr double kOpenings = 3;                      // of each of these
 constexpr double kBytesASecond = 600e6;              // that are read and laid out for kernels, about
 
-bool one_open(const LatencyRequest& request) { return request.memory_of_all > request.most_for_all; }
-
 // Of slow models: each runs once warm, or each time that it opens, and is timed in each turn.
 double least_seconds(const LatencyRequest& request) {
-  if (!one_open(request)) return 2 * (1 + kTurns) * request.sample_seconds;
+  if (!request.one_open) return 2 * (1 + kTurns) * request.sample_seconds;
   return 2 * (kOpenings + kTurnsOfOne) * request.sample_seconds +
          kOpenings * static_cast<double>(request.model_bytes) / kBytesASecond;
 }
@@ -76,10 +74,9 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
   for (std::size_t m = 0; m < quantized.size(); ++m)
     models.push_back({opener(quantized[m]), "the quantized model", of_quantized[m]});
   const double spent = std::chrono::duration<double>(Clock::now() - start).count();
-  const bool alone = one_open(request);
-  const auto all = latencies(exec::time_interleaved(
-      models,
-      {.seconds = seconds_to_take(request) - spent, .least_rounds = alone ? kTurnsOfOne : kTurns, .one_open = alone}));
+  const auto all = latencies(exec::time_interleaved(models, {.seconds = seconds_to_take(request) - spent,
+                                                             .least_rounds = request.one_open ? kTurnsOfOne : kTurns,
+                                                             .one_open = request.one_open}));
   std::vector<LatencyChange> changes(quantized.size(), common);
   for (std::size_t m = 0; m < quantized.size(); ++m) {
     changes[m].before = all.front();

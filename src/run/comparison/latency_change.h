@@ -20,12 +20,11 @@ struct LatencyRequest {
   data::SampleSource* source = nullptr;  // null: inputs are made up
   std::size_t samples = 1;               // of the source, at most
   int threads = 0;
-  double run_seconds = 0;           // so far, of the run whose result this is
-  double sample_seconds = 0;        // that one sample takes, about; 0: not known
-  std::uint64_t model_bytes = 0;    // of all models
-  std::uint64_t memory = 0;         // of the process with the largest of the models open, about
-  std::uint64_t memory_of_all = 0;  // with all of them open
-  std::uint64_t most_for_all = 0;   // up to which all are open at a time; else one is
+  double run_seconds = 0;         // so far, of the run whose result this is
+  double sample_seconds = 0;      // that one sample takes, about; 0: not known
+  std::uint64_t model_bytes = 0;  // of all models
+  std::uint64_t memory = 0;       // of the process with the largest of the models open, about
+  bool one_open = false;          // at a time: all would take too much
   std::uint64_t memory_budget = 0;
   std::stop_token stop = {};
 };

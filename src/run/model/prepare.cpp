@@ -285,7 +285,8 @@ graph::Store file_store(const fs::path& directory, std::string name) {
 
 Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Runtime& runtime,
                  const fs::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits) {
-  const auto first_ids = ids_of(original.graph.nodes);
+  const bool names_nodes = !config.nodes.empty() || !config.exclude_nodes.empty();
+  const auto first_ids = names_nodes ? ids_of(original.graph.nodes) : std::vector<std::string>();
   Prepared prepared{std::move(original), {}, {}};
   auto& model = prepared.model;
   auto& types = prepared.types;
@@ -337,7 +338,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = quantization::all_gates(model, graph::Index(model));
-  refuse_folded(prepared, first_ids, config);
+  if (names_nodes) refuse_folded(prepared, first_ids, config);
   return prepared;
 }
 

@@ -103,9 +103,7 @@ const std::vector<ContentOrderedSamples::Place>& ContentOrderedSamples::order() 
     if (!sample) break;
     const auto units = units_of(std::move(*sample));
     for (std::size_t row = 0; row < units.size(); ++row) {
-      std::uint64_t bytes = 0;
-      for (const auto& input : units[row].inputs) bytes += input.bytes.size();
-      order_.push_back({fingerprint_of(units[row]), bytes, at, row});
+      order_.push_back({fingerprint_of(units[row]), bytes_of(units[row].inputs), at, row});
     }
   }
   std::stable_sort(order_.begin(), order_.end(), [](const Place& a, const Place& b) {

@@ -51,6 +51,12 @@ std::vector<data::InputSpec> with_dimensions_of(std::vector<data::InputSpec> inp
   return inputs;
 }
 
+std::uint64_t bytes_of(std::span<const data::Array> arrays) {
+  std::uint64_t bytes = 0;
+  for (const auto& array : arrays) bytes += array.bytes.size();
+  return bytes;
+}
+
 std::uint64_t memory_for_samples(const Resources& resources) {
   return resources.memory_budget.value_or(planning::available_memory());
 }

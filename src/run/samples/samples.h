@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,8 @@ std::vector<data::InputSpec> input_specs(onnx::Model model,
 /// Inputs of one model whose free dimensions are as long as those of the other: samples that both can read.
 std::vector<data::InputSpec> with_dimensions_of(std::vector<data::InputSpec> inputs,
                                                 const std::vector<data::InputSpec>& other);
+
+std::uint64_t bytes_of(std::span<const data::Array> arrays);
 
 /// What one file of samples may take in memory: the budget, or what there is.
 std::uint64_t memory_for_samples(const Resources& resources);
