@@ -64,6 +64,8 @@ struct Entry {
 
 bool is_dots(const char* name) noexcept { return std::string_view(name) == "." || std::string_view(name) == ".."; }
 
+bool is_gone(int fd, const char* name) noexcept { return ::unlinkat(fd, name, 0) == 0 || errno == ENOENT; }
+
 // A path below the folder that is removed; empty: that folder.
 class Below {
  public:
@@ -90,7 +92,7 @@ class Below {
 
 enum class Found { nothing, folder, failure };
 
-// Removes all files of a folder up to the first folder in it, which is entered.
+// Removes all files of a folder up to the first folder in it, which is entered; at the top, all but kIdentityFile.
 Found remove_files(int fd, Below& where) noexcept {
   alignas(Entry) std::array<char, 4096> buffer;
   for (;;) {
@@ -100,7 +102,10 @@ Found remove_files(int fd, Below& where) noexcept {
     for (long at = 0; at < size;) {
       const auto* entry = reinterpret_cast<const Entry*>(buffer.data() + at);
       at += entry->length;
-      if (is_dots(entry->name) || ::unlinkat(fd, entry->name, 0) == 0 || errno == ENOENT) continue;
+      if (is_dots(entry->name) ||
+          (where.is_top() && entry->type == DT_REG && std::string_view(entry->name) == kIdentityFile))
+        continue;
+      if (is_gone(fd, entry->name)) continue;
       if (errno != EISDIR && errno != EPERM) return Found::failure;
       return where.enter(entry->name) ? Found::folder : Found::failure;
     }
@@ -117,7 +122,7 @@ bool empty_folder(int top) noexcept {
     ::close(fd);
     if (found == Found::failure) return false;
     if (found == Found::folder) continue;
-    if (where.is_top()) return true;
+    if (where.is_top()) return is_gone(top, kIdentityFile);
     if (::unlinkat(top, where.text(), AT_REMOVEDIR) != 0 && errno != ENOENT) return false;
     where.leave();
   }

@@ -9,6 +9,10 @@ namespace detent {
 /// be called before something is made that has to be removed.
 bool reserve_descriptors() noexcept;
 
+/// The file that says whose a run's directory is. It goes last, so that a directory whose removal was cut short can still
+/// be told from others.
+inline constexpr const char* kIdentityFile = "run.json";
+
 /// Removes a file or a link, or a folder with all below it; links are not followed. Takes no memory, and the reserved
 /// descriptors where there are no others. False when something could not be removed; what is not there is no failure.
 /// Paths longer than PATH_MAX stay.

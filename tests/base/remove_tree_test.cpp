@@ -65,6 +65,35 @@ TEST(RemoveTree, TellsOfWhatStays) {
   fs::permissions(place.path() / "tree/inner", fs::perms::owner_all);
 }
 
+// Folders within one another: a path that is too long to be removed.
+void make_deep(const fs::path& top) {
+  const std::string name(250, 'd');
+  UniqueFd folder(::open(top.c_str(), O_RDONLY | O_DIRECTORY));
+  for (int depth = 0; depth < 18; ++depth) {
+    ASSERT_EQ(::mkdirat(folder.get(), name.c_str(), 0700), 0);
+    folder = UniqueFd(::openat(folder.get(), name.c_str(), O_RDONLY | O_DIRECTORY));
+  }
+}
+
+TEST(RemoveTree, WhoseItIsGoesLast) {
+  const TempDir place;
+  const fs::path tree = place.path() / "tree";
+  const std::string name(250, 'd');
+  for (const char* stays : {"a", "b", "c", "d", "e", "f", "g", "h"}) {  // in whatever order the folder lists them
+    fs::create_directories(tree / stays);
+    write(tree / kIdentityFile);
+    make_deep(tree / stays);
+    EXPECT_FALSE(remove_tree(tree.c_str()));
+    EXPECT_TRUE(fs::exists(tree / kIdentityFile)) << stays;
+    fs::rename(tree / stays / name / name / name / name / name / name / name / name, place.path() / "half");
+    EXPECT_TRUE(remove_tree((place.path() / "half").c_str()));
+    EXPECT_TRUE(remove_tree(tree.c_str()));
+  }
+  fs::create_directories(tree / kIdentityFile / "folder");
+  EXPECT_TRUE(remove_tree(tree.c_str()));
+  EXPECT_FALSE(fs::exists(tree));
+}
+
 // With no descriptor to be had but those that are reserved, and no memory.
 [[noreturn]] void remove_without_means(const char* tree) {
   if (!reserve_descriptors()) std::_Exit(1);

@@ -13,7 +13,10 @@ bool reserve_descriptors() noexcept { return true; }
 bool remove_tree(const fs::path::value_type* path) noexcept {
   try {
     std::error_code failed;
-    fs::remove_all(path, failed);
+    for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed)) {
+      if (entry->path().filename() != kIdentityFile) fs::remove_all(entry->path(), failed);
+    }
+    if (!failed || errno_of(failed) == ENOTDIR || errno_of(failed) == ENOENT) fs::remove_all(path, failed);
     errno = failed ? errno_of(failed) : 0;
     return !failed || errno == ENOENT;
   } catch (...) {

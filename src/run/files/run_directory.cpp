@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/paths.h"
 #include "base/printable.h"
+#include "base/remove_tree.h"
 #include "base/sharing.h"
 #include "base/small_file.h"
 #include "shim/shared_work.h"
@@ -23,7 +24,6 @@ namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kIdentity = "run.json";
 constexpr const char* kHelper = "one that helps rank 0";
 
 std::string absolute_of(const fs::path& path) { return paths::absolute(path).string(); }
@@ -69,10 +69,10 @@ UniqueFd open_if_possible(int folder, const fs::path& name, int flags, const fs:
 std::optional<Found> read_run(const fs::path& directory) {
   const UniqueFd folder = open_if_possible(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY, directory);
   if (!is_private(folder.get(), S_IFDIR, directory)) return std::nullopt;
-  UniqueFd file = open_if_possible(folder.get(), kIdentity, O_RDWR, directory / kIdentity);
-  if (!is_private(file.get(), S_IFREG, directory / kIdentity)) return std::nullopt;
+  UniqueFd file = open_if_possible(folder.get(), kIdentityFile, O_RDWR, directory / kIdentityFile);
+  if (!is_private(file.get(), S_IFREG, directory / kIdentityFile)) return std::nullopt;
   try {
-    auto identity = parse_json(read_small_file(file.get(), directory / kIdentity, "run"));
+    auto identity = parse_json(read_small_file(file.get(), directory / kIdentityFile, "run"));
     if (identity && identity->is_object()) return Found{directory, std::move(*identity), std::move(file)};
   } catch (const Error& e) {  // damaged: of no use, and no harm to others
     if (e.kind() == ErrorKind::resource) throw;
@@ -118,7 +118,7 @@ void sync_folder(const fs::path& folder) {
 
 // `durable`: it is on the disk when this returns, since what is saved later is of no use without it.
 UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identity, bool durable) {
-  const fs::path path = directory / kIdentity;
+  const fs::path path = directory / kIdentityFile;
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.valid() || !lock(file))
     throw failed_call(errno, fmt::format("cannot use '{}'", directory.string()), ErrorKind::resource,
