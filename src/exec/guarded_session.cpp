@@ -156,7 +156,7 @@ Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
   failpoint("guarded.open");
   const LargeBlocksApart apart;
-  return Session::of_file(*runtime, model, {SessionMode::deployed, threads, {}, true});
+  return Session::of_file(*runtime, model, {SessionMode::deployed, threads, {}});
 }
 
 Ports ports_of(const Runtime& runtime, const std::string& model, const std::string& where, SessionMode mode) {
@@ -296,7 +296,7 @@ GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::pa
     : impl_(std::make_unique<Impl>(runtime, fmt::format("model '{}'", model.string()), options)) {
   if (!impl_->guard.serves()) {
     const LargeBlocksApart apart;
-    impl_->here.emplace(Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop, true}));
+    impl_->here.emplace(Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop}));
     impl_->inputs = impl_->here->inputs();
     return;
   }

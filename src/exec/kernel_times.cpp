@@ -97,6 +97,7 @@ std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& mode
                   {.tuning = SessionMode::deployed,
                    .threads = options.threads,
                    .stop = options.stop,
+                   .is_timed = true,
                    .record = directory.path() / "times",
                    .optimized_model = optimized});
   using Clock = std::chrono::steady_clock;

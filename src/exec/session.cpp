@@ -45,10 +45,11 @@ Ort::SessionOptions session_options(const SessionOptions& options) {
     so.AddConfigEntry("session.optimized_model_external_initializers_file_name",
                       (options.optimized_model.filename().string() + ".data").c_str());
   }
-  if (options.shares_cores) so.AddConfigEntry("session.intra_op.allow_spinning", "0");
-  // Two models that run in turn would else each keep what they have taken.
-  if (options.shares_cores || options.tuning != SessionMode::deployed)
+  if (!options.is_timed) {
+    so.AddConfigEntry("session.intra_op.allow_spinning", "0");
+    // Two models that run in turn would else each keep what they have taken.
     so.AddConfigEntry("session.use_env_allocators", "1");
+  }
   if (options.tuning == SessionMode::deployed) return so;
   so.SetGraphOptimizationLevel(optimization_level(options.tuning));
   // The memory pattern plans one block for the largest run it has seen; prepacking copies the weights out of the mapped

@@ -56,9 +56,10 @@ struct SessionOptions {
   SessionMode tuning = SessionMode::lean;
   int threads = 0;  // 0: one per core
   std::stop_token stop;
-  /// Other sessions run at the same time: idle threads sleep at once instead of spinning for a while, and memory that
-  /// is free again is the process's, not kept for this session.
-  bool shares_cores = false;
+  /// Its runs are timed, so that it has what the runtime gives to a user's program: idle threads spin for a while, and
+  /// free memory is kept for this session. Elsewhere idle threads sleep at once, which halves the processor time of small
+  /// operators, and free memory is the process's.
+  bool is_timed = false;
   /// Times of nodes are recorded, in a file whose path starts so, until Session::end_recording().
   std::filesystem::path record = {};
   /// The graph that the runtime made of the model is written there as a model, its large weights beside it.

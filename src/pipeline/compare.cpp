@@ -125,7 +125,6 @@ exec::SessionOptions session_options(const CompareOptions& options) {
   return {.tuning = exec::SessionMode::lean,
           .threads = options.threads,
           .stop = options.stop,
-          .shares_cores = true,
           .place = run::inference_device_of(options.device, 2)};
 }
 
@@ -393,7 +392,7 @@ Comparison compare_within_time(const CompareOptions& options) {
   if (!follows) in_float.run_ahead(run::kFloatRunBytes);  // so that the deployed model need not stand beside both
   run::RoundedSession deployed(
       runtime, quantized.model, quantized.low, decisions.taps(), quantized.where,
-      with_edits({exec::SessionMode::deployed, options.threads, options.stop, true}, decisions));
+      with_edits({exec::SessionMode::deployed, options.threads, options.stop}, decisions));
 
   std::vector<run::SampleSums> output_sums(output_names.size());
   run::NextTokenSums token_sums;

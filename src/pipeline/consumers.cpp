@@ -64,8 +64,10 @@ class OnnxRuntime final : public Deployment {
                                        &receiver);
   }
   std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
+    auto options = options_;
+    options.is_timed = true;
     const auto opener = [&](const Timed& model) {
-      return [this, file = model.file] { return exec::Session::of_file(runtime_, file, options_); };
+      return [&, file = model.file] { return exec::Session::of_file(runtime_, file, options); };
     };
     const std::array<exec::Timed, 2> models{{{opener(both[0]), "the float model", both[0].samples},
                                              {opener(both[1]), "the quantized model", both[1].samples}}};

@@ -49,10 +49,7 @@ std::vector<calibration::Observed> observed_values(const onnx::Model& model, con
 
 exec::SessionOptions session_options(const onnx::Model& model, const Context& context, const CollectOptions& options) {
   exec::SessionOptions session{options.device == nullptr ? planning::session_mode_for(model) : exec::SessionMode::lean,
-                               context.threads,
-                               context.stop,
-                               options.workers > 1,
-                               {}};
+                               context.threads, context.stop};
   if (options.device != nullptr) session.device = &options.device->place();
   if (options.recording != nullptr) {
     session.record = options.recording->directory / "runtime";

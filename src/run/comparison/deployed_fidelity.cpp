@@ -29,7 +29,7 @@ namespace {
 
 exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const std::vector<std::string>& taps,
                    const exec::GuardOptions& guard, exec::SessionMode mode = exec::SessionMode::deployed) {
-  exec::SessionOptions options{mode, guard.threads, guard.stop, true};
+  exec::SessionOptions options{mode, guard.threads, guard.stop};
   options.edits = !taps.empty();
   return {runtime, exec::emit(model, {taps, {}, {}}), fmt::format("model '{}'", model.path.string()), options};
 }

@@ -60,7 +60,7 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
   }
   common.samples = samples.size();
   common.threads = static_cast<int>(thread_count(request.threads));
-  exec::SessionOptions options{exec::SessionMode::deployed, request.threads, request.stop};
+  exec::SessionOptions options{exec::SessionMode::deployed, request.threads, request.stop, true};
   const auto opener = [&](const std::filesystem::path& model) {
     return [&runtime, &options, &model] { return exec::Session::of_file(runtime, model, options); };
   };

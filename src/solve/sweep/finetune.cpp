@@ -73,7 +73,6 @@ class Tuning {
     return {.session = {.tuning = exec::SessionMode::lean,
                         .threads = options_.threads,
                         .stop = options_.stop,
-                        .shares_cores = true,
                         .place = options_.place},
             .taps = std::move(taps),
             .readers = std::move(readers),

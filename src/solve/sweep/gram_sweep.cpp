@@ -153,7 +153,6 @@ class Sweep {
     exec::BranchOptions made;
     made.session.threads = options_.threads;
     made.session.stop = options_.stop;
-    made.session.shares_cores = true;
     for (const auto& stage : stages_) {
       for (const auto& input : stage.inputs) made.taps.push_back(input.value);
     }
