@@ -20,6 +20,8 @@ namespace {
 constexpr double kMilli = 1e3;
 constexpr const char* kFloat = "fp32";  // the name of the float model
 constexpr double kNoise = 0.01;         // of times, below which two are the same
+// Mixtures are picked by what the samples of the search say of them; what they gain beside a format alone may be luck.
+constexpr double kClearly = 0.1;
 
 searching::Costs costs_of(const SearchPoint& point) {
   return {point.error, point.seconds, static_cast<double>(point.bytes)};
@@ -73,7 +75,7 @@ void choose(std::vector<SearchPoint*>& fit, const Less& less, const char* why) {
 void mark_front(std::vector<SearchPoint>& points) {
   for (auto& point : points) {
     point.on_front = std::none_of(points.begin(), points.end(), [&](const auto& other) {
-      return searching::dominates(costs_of(other), costs_of(point), kNoise);
+      return searching::dominates(costs_of(other), costs_of(point), kNoise, point.single ? kClearly : kNoise);
     });
   }
 }
