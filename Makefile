@@ -60,7 +60,8 @@ faults: configure  ## let every call to the system fail, one after another, and 
 	@cmake --build build --target detent detent_python failing_calls
 	@for tried in faults kills; do DETENT_ONNXRUNTIME=$(CURDIR)/build/libonnxruntime.so $(PYTHON) tests/e2e/$$tried.py || exit 1; done
 
-demo: build models  ## quantize two trained models and compare their scores with the float models'
+demo: setup  ## quantize two trained models and compare their scores with the float models'
+	@$(MAKE) --no-print-directory -j 2 build models  # models are fetched while the compiler works
 	@$(PYTHON) examples/demo/demo.py
 
 bench: build models  ## run the benchmarks

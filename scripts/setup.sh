@@ -256,9 +256,11 @@ if [ -n "${ready:-}" ]; then
   exit 0
 fi
 install_packages "${PACKAGES[@]}"
+if [ "$only" = wheel ]; then runtime_headers; exit 0; fi
+python_environment &
+environment=$!
 runtime_headers
-[ "$only" != wheel ] || exit 0
-python_environment
+wait "$environment"
 rm -f build/.setup-*
 touch "$stamp"
 extras

@@ -133,8 +133,9 @@ class Digits:
         mean, deviation = train.mean(0), train.std(0) + 0.05
         known, asked = (train - mean) / deviation, (outputs - mean) / deviation
         targets = np.eye(10)[np.load(folder / "train_labels.npy")] - 0.1
-        # Ridge regression in its dual form: fewer samples than features.
-        weights = np.linalg.solve(known @ known.T + 0.1 * len(known) * np.eye(len(known)), targets)
+        # Ridge regression in its dual form: fewer samples than features. The penalty is the one that tells most of the
+        # training digits apart when each is left out in turn.
+        weights = np.linalg.solve(known @ known.T + len(known) * np.eye(len(known)), targets)
         return ((asked @ known.T @ weights).argmax(1) == np.load(folder / "labels.npy")).mean()
 
     @staticmethod
