@@ -14,6 +14,8 @@
 #include "base/error.h"
 #include "base/failpoint.h"
 #include "base/failure.h"
+#include "base/leftovers_lock.h"
+#include "base/named_temp_dir.h"
 #include "base/paths.h"
 #include "base/remove_tree.h"
 #include "base/sharing.h"
@@ -127,6 +129,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   check_replaceable(target_);
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   std::string name = (parent / fmt::format(".{}.XXXXXX", target_.filename().string())).string();
+  const auto held = hold_leftovers();
   fd_ = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
   if (!fd_.valid())
     throw failed_call(errno, fmt::format("cannot create '{}'", target_.string()), ErrorKind::usage,
@@ -201,21 +204,23 @@ void AtomicFile::commit() {
   failpoint("file.committed");
 }
 
-TempDir::TempDir(const fs::path& parent) {
+TempDir named_temp_dir(const fs::path& parent, std::string_view prefix) {
   const fs::path base = paths::absolute(parent.empty() ? default_work_dir() : parent);
-  std::string name = (base / "detent-XXXXXX").string();
+  std::string name = (base / fmt::format("{}XXXXXX", prefix)).string();
+  const auto held = hold_leftovers();
   if (!reserve_descriptors() || ::mkdtemp(name.data()) == nullptr) {  // mkdtemp creates with mode 0700
     throw failed_call(errno, fmt::format("cannot create a working directory in '{}'", base.string()), ErrorKind::usage,
                       "choose a directory that exists and can be written with --work-dir");
   }
   try {
-    path_ = name;
-    leftover_ = Leftover(path_);
+    return TempDir::adopt(name);
   } catch (...) {
     ::rmdir(name.c_str());
     throw;
   }
 }
+
+TempDir::TempDir(const fs::path& parent) : TempDir(named_temp_dir(parent, "detent-")) {}
 
 TempDir::~TempDir() {
   if (!path_.empty()) remove_tree(path_.c_str());

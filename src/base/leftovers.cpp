@@ -1,5 +1,6 @@
 #include "base/leftovers.h"
 #include "base/leftovers_journal.h"
+#include "base/leftovers_lock.h"
 
 #include <unistd.h>
 
@@ -21,7 +22,7 @@ struct Entry {
   pid_t owner;  // a child that was forked has no part in it
 };
 struct All {
-  std::mutex mutex;
+  std::recursive_mutex mutex;
   std::list<Entry> entries;
 };
 All& all() {
@@ -31,6 +32,8 @@ All& all() {
 }
 
 }  // namespace
+
+std::unique_lock<std::recursive_mutex> hold_leftovers() { return std::unique_lock(all().mutex); }
 
 Leftover::Leftover(const fs::path& path) {
   const std::lock_guard lock(all().mutex);

@@ -112,6 +112,17 @@ Found remove_files(int fd, Below& where) noexcept {
   }
 }
 
+// A file of several names may be somebody's still.
+void empty_identity(int top) noexcept {
+  const int fd = ::openat(top, kIdentityFile, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return;
+  struct stat info {};
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1) {
+    if (::ftruncate(fd, 0) != 0) errno = 0;  // it still goes last
+  }
+  ::close(fd);
+}
+
 // Each folder is read again after one in it is gone, so that two descriptors are enough for any depth.
 bool empty_folder(int top) noexcept {
   Below where;
@@ -141,6 +152,7 @@ bool remove_tree(const char* path) noexcept {
   const std::lock_guard lock(reserve().mutex);
   const int top = open_folder(AT_FDCWD, path);
   if (top < 0) return errno == ENOENT;
+  empty_identity(top);
   const bool emptied = empty_folder(top);
   ::close(top);
   reserve().fill();

@@ -9,8 +9,8 @@ namespace detent {
 /// be called before something is made that has to be removed.
 bool reserve_descriptors() noexcept;
 
-/// The file that says whose a run's directory is. It goes last, so that a directory whose removal was cut short can still
-/// be told from others.
+/// The file that says whose a run's directory is. It is emptied first and goes last, so that a directory whose removal
+/// was cut short is told from others, and from one that still counts.
 inline constexpr const char* kIdentityFile = "run.json";
 
 /// Removes a file or a link, or a folder with all below it; links are not followed. Takes no memory, and the reserved

@@ -4,8 +4,10 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "base/file.h"
 #include "base/leftovers_journal.h"
@@ -36,6 +38,31 @@ TEST(Leftovers, AreRemovedWithoutUnwinding) {
   for (const auto& entry : fs::directory_iterator(folder.path())) ++(entry.is_directory() ? folders : files);
   EXPECT_EQ(folders, 1u) << "what may outlive the process";
   EXPECT_EQ(files, 1u) << "what was released";
+}
+
+// While other threads make directories and files.
+[[noreturn]] void end_amid_making(const fs::path& folder) {
+  std::atomic<int> made = 0;
+  for (int thread = 0; thread < 3; ++thread) {
+    std::thread([&] {
+      for (;;) {
+        const TempDir directory(folder);
+        const AtomicFile file(folder / "output");
+        ++made;
+      }
+    }).detach();
+  }
+  while (made < 10) std::this_thread::yield();
+  remove_leftovers();
+  std::_Exit(7);
+}
+
+TEST(Leftovers, AreKnownFromTheMomentThatTheyAreMade) {
+  const TempDir folder;
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EXIT(end_amid_making(folder.path()), testing::ExitedWithCode(7), "");
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+  }
 }
 
 // The same, but nothing is removed.

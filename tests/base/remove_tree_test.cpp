@@ -75,7 +75,7 @@ void make_deep(const fs::path& top) {
   }
 }
 
-TEST(RemoveTree, WhoseItIsGoesLast) {
+TEST(RemoveTree, WhoseItIsIsEmptiedFirstAndGoesLast) {
   const TempDir place;
   const fs::path tree = place.path() / "tree";
   const std::string name(250, 'd');
@@ -84,7 +84,7 @@ TEST(RemoveTree, WhoseItIsGoesLast) {
     write(tree / kIdentityFile);
     make_deep(tree / stays);
     EXPECT_FALSE(remove_tree(tree.c_str()));
-    EXPECT_TRUE(fs::exists(tree / kIdentityFile)) << stays;
+    EXPECT_TRUE(fs::is_empty(tree / kIdentityFile)) << stays;
     fs::rename(tree / stays / name / name / name / name / name / name / name / name, place.path() / "half");
     EXPECT_TRUE(remove_tree((place.path() / "half").c_str()));
     EXPECT_TRUE(remove_tree(tree.c_str()));
@@ -92,6 +92,18 @@ TEST(RemoveTree, WhoseItIsGoesLast) {
   fs::create_directories(tree / kIdentityFile / "folder");
   EXPECT_TRUE(remove_tree(tree.c_str()));
   EXPECT_FALSE(fs::exists(tree));
+}
+
+TEST(RemoveTree, OtherNamesOfAFileKeepWhatIsInIt) {
+  const TempDir place;
+  const fs::path tree = place.path() / "tree", kept = place.path() / "kept";
+  write(kept);
+  for (const bool is_link : {false, true}) {
+    fs::create_directory(tree);
+    is_link ? fs::create_symlink(kept, tree / kIdentityFile) : fs::create_hard_link(kept, tree / kIdentityFile);
+    EXPECT_TRUE(remove_tree(tree.c_str()));
+    EXPECT_EQ(fs::file_size(kept), 1U);
+  }
 }
 
 // With no descriptor to be had but those that are reserved, and no memory.

@@ -106,10 +106,7 @@ class Bench(faults.Bench):
             return faults.wrong_measured(self.visible(), 0)
         if self.visible() != expected:
             return f"the next run writes other outputs: {sorted(self.visible())}"
-        # Of a process that died before it could be found again, a directory stays.
-        left = [
-            path for path in self.work.iterdir() if (path / "run.json").exists() and (path / "run.json").read_bytes().strip(b"\0")
-        ]
+        left = list(self.work.glob("detent-run-*"))
         return f"the next run leaves {left}" if self.resumed and left else ""
 
     @property

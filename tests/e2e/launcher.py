@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 
 import pytest
 import support
@@ -18,22 +19,37 @@ SETTINGS = {
 }
 
 
+def lives_in(session: int) -> bool:
+    """Whether a process of a session has not ended: zombies have, and what they had locked is free."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of = status.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(of) == session and state not in "ZX":
+            return True
+    return False
+
+
 def mpirun(ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | None = None, **variables: str) -> support.Ran:
     """Runs `detent ARGUMENTS` in so many processes; variables go to the environment. Skips the test where there is no
-    MPI."""
+    MPI. The launcher does not wait for those that it kills: this does."""
     launcher = os.environ.get("MPIEXEC") or shutil.which("mpirun")
     if not launcher or not (DETENT.parent / "libdetent_mpi.so").exists():
         pytest.skip("detent was built without MPI")
-    result = subprocess.run(
-        list(map(str, [launcher, "-n", ranks, program, *arguments])),
-        env={**os.environ, **SETTINGS, **variables},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    return support.notes_apart(result)
+    command = list(map(str, [launcher, "-n", ranks, program, *arguments]))
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, **SETTINGS, **variables}
+    with subprocess.Popen(command, env=environment, cwd=cwd, start_new_session=True, **streams) as launched:
+        try:
+            stdout, stderr = launched.communicate(timeout=200)
+        finally:
+            launched.kill()
+    end = time.monotonic() + 200
+    while lives_in(launched.pid):
+        assert time.monotonic() < end, "a rank lives on"
+        time.sleep(0.01)
+    return support.notes_apart(subprocess.CompletedProcess(command, launched.returncode, stdout, stderr))
 
 
 def by_rank(script: Path, rank: int, first: str) -> Path:

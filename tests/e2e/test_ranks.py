@@ -380,7 +380,7 @@ def test_a_rank_that_dies_ends_all(model: Path, data: Path, tmp_path: Path, poin
     assert result.returncode != 0
     assert re.search(rf"rank {failing} .*on node \S+ exited on signal 9", result.stderr) or "MPIEXEC" in os.environ
     assert not (tmp_path / "q.onnx").exists()
-    # What helpers left is gone after the next run.
+    # What helpers left is gone after the next run, whenever the launcher killed them.
     result = mpirun(2, *command, "--quiet")
     assert (result.returncode, result.stderr) == (0, "")
     assert [p for p in work.iterdir() if "helps" in (p / "run.json").read_text()] == []

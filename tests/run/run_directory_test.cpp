@@ -1,12 +1,17 @@
 // What a run leaves for a later one, and what is saved in it.
 #include "run/files/run_directory.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "detent/error.h"
 #include "run/files/checkpoint.h"
@@ -103,6 +108,63 @@ TEST_F(RunDirectories, AreMentionedToARunThatDoesNotResume) {
 TEST_F(RunDirectories, WithADamagedIdentityAreNotTakenUp) {
   std::ofstream(interrupted() / "run.json") << "{";
   EXPECT_FALSE(RunDirectory(resources_, identity()).resumed());
+}
+
+// A folder that only this user may look into, with files that nobody else may read.
+fs::path private_folder(const fs::path& path, const std::vector<std::string>& files = {}) {
+  EXPECT_EQ(::mkdir(path.c_str(), 0700), 0);
+  for (const auto& name : files) {
+    std::ofstream(path / name).flush();
+    EXPECT_EQ(::chmod((path / name).c_str(), 0600), 0);
+  }
+  return path;
+}
+
+// By a process that was killed before it could say whose they are, or while it removed them.
+TEST_F(RunDirectories, ThatWereAbandonedGoWithTheNextRunOfAnyOutput) {
+  for (const bool resume : {false, true}) {
+    const auto held = private_folder(work_.path() / "detent-run-held", {"run.json"});
+    const UniqueFd file(::open((held / "run.json").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(file.get(), LOCK_EX | LOCK_NB), 0);
+    const std::set<fs::path> stay{held,
+                                  private_folder(work_.path() / "detent-other"),
+                                  private_folder(work_.path() / "detent-named", {"run.json"}),
+                                  private_folder(work_.path() / "another", {"run.json"}),
+                                  private_folder(work_.path() / "detent-run-kept", {"b"}),
+                                  private_folder(work_.path() / "detent-run-open")};
+    fs::permissions(work_.path() / "detent-run-open", fs::perms::others_read, fs::perm_options::add);
+    private_folder(work_.path() / "detent-run-empty");
+    private_folder(work_.path() / "detent-run-half", {"run.json", "progress.json"});
+    fs::create_directories(work_.path() / "detent-run-half/detent-scratch/deep");
+    fs::resize_file(private_folder(work_.path() / "detent-run-zeros", {"run.json"}) / "run.json", 300);
+    resources_.resume = resume;
+    {
+      RunDirectory run(resources_, identity("/another.onnx"));
+      EXPECT_FALSE(run.resumed());
+      run.finish();
+    }
+    EXPECT_EQ(std::set<fs::path>(fs::directory_iterator(work_.path()), {}), stay);
+    for (const auto& path : stay) fs::remove_all(path);
+  }
+}
+
+// Each may find another's when it is just made, or just removed.
+TEST_F(RunDirectories, OfManyAtATimeAreTheirOwn) {
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 300; ++i) {
+        Resources resources = resources_;
+        resources.resume = i % 2 == 0;
+        RunDirectory run(resources, identity(fmt::format("/{}.onnx", thread)));
+        EXPECT_FALSE(run.resumed());
+        EXPECT_GT(fs::file_size(run.path() / "run.json"), 0U);
+        run.finish();
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_TRUE(is_empty());
 }
 
 // In a directory like /tmp anybody can make something whose name begins with detent-.

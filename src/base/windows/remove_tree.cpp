@@ -13,6 +13,10 @@ bool reserve_descriptors() noexcept { return true; }
 bool remove_tree(const fs::path::value_type* path) noexcept {
   try {
     std::error_code failed;
+    const fs::path identity = fs::path(path) / kIdentityFile;
+    const bool is_file = fs::symlink_status(identity, failed).type() == fs::file_type::regular;
+    if (is_file && fs::hard_link_count(identity, failed) == 1) fs::resize_file(identity, 0, failed);
+    failed.clear();
     for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed)) {
       if (entry->path().filename() != kIdentityFile) fs::remove_all(entry->path(), failed);
     }

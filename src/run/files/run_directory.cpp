@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "base/json.h"
+#include "base/named_temp_dir.h"
 #include "base/paths.h"
 #include "base/printable.h"
 #include "base/remove_tree.h"
@@ -25,6 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kHelper = "one that helps rank 0";
+constexpr std::string_view kPrefix = "detent-run-";
 
 std::string absolute_of(const fs::path& path) { return paths::absolute(path).string(); }
 
@@ -64,15 +66,37 @@ UniqueFd open_if_possible(int folder, const fs::path& name, int flags, const fs:
   return fd;
 }
 
+// Locked for as long as the descriptor lives; false when another process holds it.
+bool lock(const UniqueFd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
+
+// Whether there is an identity, by now, as whoever had the lock before has left it.
+bool has_identity(const fs::path& directory) {
+  std::error_code failed;
+  return fs::exists(directory / kIdentityFile, failed) || failed;
+}
+
+bool is_of_runs(const fs::path& directory) { return directory.filename().string().starts_with(kPrefix); }
+
+// Whether a process was killed before it could say whose its directory is, or while it removed it: its identity is
+// empty, or zeros after a power failure. Who makes one just then makes another (see lock_identity()).
+bool is_abandoned(const fs::path& directory, const UniqueFd& identity, const std::string& text) {
+  if (!is_of_runs(directory) || text.find_first_not_of('\0') != std::string::npos || !lock(identity)) return false;
+  struct stat info {};
+  return ::fstat(identity.get(), &info) == 0 && info.st_size == static_cast<off_t>(text.size());
+}
+
 // The working directory may be everybody's, as /tmp is: what stands there counts only when this user made it and nobody
 // else may change it. Links are not followed, and nothing is waited for.
 std::optional<Found> read_run(const fs::path& directory) {
   const UniqueFd folder = open_if_possible(AT_FDCWD, directory, O_RDONLY | O_DIRECTORY, directory);
   if (!is_private(folder.get(), S_IFDIR, directory)) return std::nullopt;
   UniqueFd file = open_if_possible(folder.get(), kIdentityFile, O_RDWR, directory / kIdentityFile);
+  if (!file.valid() && is_of_runs(directory)) ::rmdir(directory.c_str());  // for the same reasons as in is_abandoned()
   if (!is_private(file.get(), S_IFREG, directory / kIdentityFile)) return std::nullopt;
   try {
-    auto identity = parse_json(read_small_file(file.get(), directory / kIdentityFile, "run"));
+    const std::string text = read_small_file(file.get(), directory / kIdentityFile, "run");
+    if (is_abandoned(directory, file, text)) remove_tree(directory.c_str());
+    auto identity = parse_json(text);
     if (identity && identity->is_object()) return Found{directory, std::move(*identity), std::move(file)};
   } catch (const Error& e) {  // damaged: of no use, and no harm to others
     if (e.kind() == ErrorKind::resource) throw;
@@ -106,9 +130,6 @@ std::vector<Found> runs_of_concern(const fs::path& work_dir, const nlohmann::jso
   }
 }
 
-// Locked for as long as the descriptor lives; false when another process holds it.
-bool lock(const UniqueFd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
-
 void sync_folder(const fs::path& folder) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some file systems know no fsync of a directory.
@@ -116,21 +137,25 @@ void sync_folder(const fs::path& folder) {
     throw failed_call(errno, fmt::format("cannot write '{}'", folder.string()), ErrorKind::usage);
 }
 
+// Invalid where the directory was taken for an abandoned one, since it had no identity, or none that was locked.
+UniqueFd lock_identity(const fs::path& directory) {
+  UniqueFd file(::open((directory / kIdentityFile).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file.valid() && lock(file)) return has_identity(directory) ? std::move(file) : UniqueFd();
+  if (errno == (file.valid() ? EWOULDBLOCK : ENOENT)) return {};
+  throw failed_call(errno, fmt::format("cannot use '{}'", directory.string()), ErrorKind::resource,
+                    "choose another --work-dir");
+}
+
 // `durable`: it is on the disk when this returns, since what is saved later is of no use without it.
-UniqueFd write_identity(const fs::path& directory, const nlohmann::json& identity, bool durable) {
+void write_identity(const UniqueFd& file, const fs::path& directory, const nlohmann::json& identity, bool durable) {
   const fs::path path = directory / kIdentityFile;
-  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.valid() || !lock(file))
-    throw failed_call(errno, fmt::format("cannot use '{}'", directory.string()), ErrorKind::resource,
-                      "choose another --work-dir");
   const std::string text = json_text(identity);
   write_all(file.get(), std::as_bytes(std::span(text)), path);
-  if (!durable) return file;
+  if (!durable) return;
   if (::fsync(file.get()) != 0)
     throw failed_call(errno, fmt::format("cannot write '{}'", path.string()), ErrorKind::usage);
   sync_folder(directory);
   sync_folder(directory.parent_path());
-  return file;
 }
 
 // The first member that is not as it was, of those that there were if possible; empty: all are.
@@ -201,7 +226,7 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
   remove_abandoned_helpers(runs);
   for (auto& run : runs) {
     if (!resources.resume) {
-      if (lock(run.file))
+      if (lock(run.file) && has_identity(run.directory))
         notes_.push_back(
             fmt::format("there is an interrupted run for this output in '{}': continue it with --resume, or remove it",
                         run.directory.string()));
@@ -216,17 +241,30 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
     if (!lock(run.file))
       throw usage_error(fmt::format("the run in '{}' is still going on", run.directory.string()),
                         "wait for it, or end it");
+    if (!has_identity(run.directory)) continue;  // it has just ended
     lock_ = std::move(run.file);
     remove_all_but_progress(run.directory);
     resumed_ = true;
     return TempDir::adopt(run.directory);
   }
   if (!changed.empty()) throw usage_error("cannot resume the run in " + changed, "run without --resume, or as before");
-  TempDir fresh(work_dir);
-  lock_ = write_identity(fresh.path(), identity, resources.resume);
   if (resources.resume)
     notes_.emplace_back("there was no interrupted run to resume: this one starts from the beginning");
-  return fresh;
+  return make(work_dir, identity);
+}
+
+TempDir RunDirectory::make(const fs::path& work_dir, const nlohmann::json& identity) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    TempDir fresh = named_temp_dir(work_dir, kPrefix);
+    UniqueFd file = lock_identity(fresh.path());
+    if (!file.valid()) continue;
+    write_identity(file, fresh.path(), identity, resume_);
+    lock_ = std::move(file);
+    return fresh;
+  }
+  throw resource_error(fmt::format("what detent makes in '{}' is removed at once", work_dir.string()),
+                       "choose another --work-dir");
 }
 
 RunDirectory::~RunDirectory() {

@@ -51,6 +51,7 @@ class RunDirectory {
 
  private:
   TempDir find_or_make(const Resources& resources, const nlohmann::json& identity);
+  TempDir make(const std::filesystem::path& work_dir, const nlohmann::json& identity);
 
   bool resume_;
   bool resumed_ = false;
