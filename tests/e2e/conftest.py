@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import failures
 import graphs
 import onnx
 import pytest
@@ -14,6 +15,8 @@ from failures import Place
 from support import Path
 
 OLD_CPU = "max,-avx512f,-avx512bw,-avx512vnni,-avx-vnni,-amx-int8"
+
+failures.take_signals()
 
 
 @pytest.fixture

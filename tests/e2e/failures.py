@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import signal
 import subprocess
 
 import support
@@ -35,6 +36,13 @@ class Place:
 
     def assert_no_temporary_files(self) -> None:
         assert not list(self.temporary.iterdir())
+
+
+def take_signals() -> None:
+    """As in a terminal: what runs in the background, or by nohup, ignores some, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def stopped(process: subprocess.Popen[str]) -> None:

@@ -6,12 +6,14 @@ import sys
 
 import decoders
 import detent
+import failures
 import graphs
 import onnx
 import pytest
 import support
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ."
+failures.take_signals()
 
 
 @pytest.fixture
