@@ -1,6 +1,7 @@
 """Detent under mpirun."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -50,6 +51,17 @@ def mpirun(ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | N
         assert time.monotonic() < end, "a rank lives on"
         time.sleep(0.01)
     return support.notes_apart(subprocess.CompletedProcess(command, launched.returncode, stdout, stderr))
+
+
+def refused(says: str, ranks: int, *arguments: object, **options: object) -> None:
+    """Runs what must fail with such an error. The launcher may have ended before it has read all that a rank said when it
+    failed: then once more."""
+    for _ in range(5):
+        result = mpirun(ranks, *arguments, **options)
+        assert result.returncode != 0
+        if re.search(r"detent: error: (?!.*: interrupted)", result.stderr):
+            break
+    assert re.search(says, result.stderr), result.stderr
 
 
 def by_rank(script: Path, rank: int, first: str) -> Path:
