@@ -1,8 +1,10 @@
 """Detent under mpirun."""
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -20,21 +22,22 @@ SETTINGS = {
 }
 
 
-def lives_in(session: int) -> bool:
-    """Whether a process of a session has not ended: zombies have, and what they had locked is free."""
+def ranks_of(launcher: int) -> list[int]:
+    """What it started and has not ended: zombies have, and what they had locked is free."""
+    found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, _, of = status.read_text().rpartition(")")[2].split()[:4]
+            state, _, _, session = status.read_text().rpartition(")")[2].split()[:4]
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(of) == session and state not in "ZX":
-            return True
-    return False
+        if int(session) == launcher and state not in "ZX":
+            found.append(int(status.parent.name))
+    return [process for process in found if process != launcher]
 
 
 def mpirun(ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | None = None, **variables: str) -> support.Ran:
     """Runs `detent ARGUMENTS` in so many processes; variables go to the environment. Skips the test where there is no
-    MPI. The launcher does not wait for those that it kills: this does."""
+    MPI."""
     launcher = os.environ.get("MPIEXEC") or shutil.which("mpirun")
     if not launcher or not (DETENT.parent / "libdetent_mpi.so").exists():
         pytest.skip("detent was built without MPI")
@@ -42,15 +45,30 @@ def mpirun(ranks: int, *arguments: object, program: Path = DETENT, cwd: Path | N
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, **SETTINGS, **variables}
     with subprocess.Popen(command, env=environment, cwd=cwd, start_new_session=True, **streams) as launched:
-        try:
-            stdout, stderr = launched.communicate(timeout=200)
-        finally:
-            launched.kill()
-    end = time.monotonic() + 200
-    while lives_in(launched.pid):
-        assert time.monotonic() < end, "a rank lives on"
-        time.sleep(0.01)
+        stdout, stderr = output_of(launched)
     return support.notes_apart(subprocess.CompletedProcess(command, launched.returncode, stdout, stderr))
+
+
+def output_of(launched: subprocess.Popen[str]) -> tuple[str, str]:
+    """Of a launcher and all its ranks. It does not wait for those that it kills, and may itself wait for ever when all have
+    ended, as after a death while they were joining."""
+    end, alone = time.monotonic() + 200, 0
+    while True:
+        try:
+            told = launched.communicate(timeout=5)
+            break
+        except subprocess.TimeoutExpired:
+            alone = 0 if ranks_of(launched.pid) else alone + 1
+            if alone == 6 or time.monotonic() > end:
+                launched.kill()
+    while left := ranks_of(launched.pid):
+        if time.monotonic() > end:
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            pytest.fail("ranks live on")
+        time.sleep(0.01)
+    return told
 
 
 def refused(says: str, ranks: int, *arguments: object, **options: object) -> None:
