@@ -57,8 +57,8 @@ struct SessionOptions {
   int threads = 0;  // 0: one per core
   std::stop_token stop;
   /// Its runs are timed, so that it has what the runtime gives to a user's program: idle threads spin for a while, and
-  /// free memory is kept for this session. Elsewhere idle threads sleep at once, which halves the processor time of small
-  /// operators, and free memory is the process's.
+  /// free memory is kept for this session. Elsewhere idle threads sleep at once, which saves processor time, and free
+  /// memory is the process's.
   bool is_timed = false;
   /// Times of nodes are recorded, in a file whose path starts so, until Session::end_recording().
   std::filesystem::path record = {};
