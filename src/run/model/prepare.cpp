@@ -308,7 +308,9 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   graph::resolve_cast_likes(model, types);
   append(notes, graph::remove_identities(model));
   bool changed = compute_constants(prepared, config, runtime);
-  append(notes, graph::pad_all_axes(model, types));
+  const auto pads = graph::pad_all_axes(model, types);
+  changed = changed || !pads.empty();
+  append(notes, pads);
   append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
   if (config::preset(config).quantizes && config.activations == Activations::fixed) {
     append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
