@@ -210,6 +210,43 @@ TEST(EinsumsOfStaticShapes, AreProductsOfMatrices) {
   }
 }
 
+TEST(EinsumsWithWeights, AreProductsOfMatricesForAnyRows) {
+  const std::vector<Einsum> cases{
+      {"bte,ehd->bthd", {2, 3, 4}, {4, 5, 6}},      {"bte,ehd->bhtd", {2, 3, 4}, {4, 5, 6}},
+      {"bqhd,hdo->bqo", {2, 3, 4, 5}, {4, 5, 6}},   {"bqhd,ohd->bqo", {2, 3, 4, 5}, {6, 4, 5}},
+      {"a b c , d c -> a d b", {2, 3, 4}, {5, 4}},  {"bhij,hg->bgij", {2, 3, 4, 5}, {3, 6}},
+      {"btd,kdhe->kbthe", {2, 3, 4}, {3, 4, 2, 5}}, {"abc,cd->abd", {2, 3, 4}, {4, 5}}};
+  for (const auto& e : cases) {
+    for (const int constant : {0, 1}) {
+      SCOPED_TRACE(fmt::format("{}, constant: {}", e.equation, constant));
+      Model before = einsum(e, constant);
+      if (constant == 0) {
+        const auto comma = e.equation.find(','), arrow = e.equation.find("->");
+        const auto turned = fmt::format("{},{}{}", e.equation.substr(comma + 1, arrow - comma - 1),
+                                        e.equation.substr(0, comma), e.equation.substr(arrow));
+        before = einsum({turned, e.right, e.left}, constant);
+      }
+      auto& shape = before.graph.inputs[0].shape;
+      for (std::size_t axis = 0; axis < shape->size(); ++axis) (*shape)[axis] = {-1, fmt::format("n{}", axis)};
+      Model after = before;
+      EXPECT_EQ(graph::einsums_with_weights(after).size(), 1U);
+      const auto types = op_types(after);
+      EXPECT_EQ(std::count(types.begin(), types.end(), "MatMul"), 1);
+      EXPECT_EQ(std::count(types.begin(), types.end(), "Einsum"), 0);
+      expect_near(before, after, {random_floats(e.left, 1)});
+    }
+  }
+}
+
+TEST(EinsumsWithWeights, OthersStay) {
+  for (const std::string equation :
+       {"...i,ij->...j", "bii,ij->bj", "bij,ij->b", "bij,jk->bk", "bij,jk", "bij,ik->bijk"}) {
+    SCOPED_TRACE(equation);
+    Model model = einsum({equation, {2, 2, 2}, {2, 2}}, 1);
+    EXPECT_TRUE(graph::einsums_with_weights(model).empty());
+  }
+}
+
 TEST(EinsumsOfStaticShapes, OthersStay) {
   for (const std::string equation : {"...i,ij->...j", "bii,ij->bj", "bij,kl->bijkl", "bij,jk->bk", "bij,jk"}) {
     SCOPED_TRACE(equation);

@@ -307,6 +307,11 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (upgrade && config.float_type == FloatType::bfloat16) refuse_lost_draws(model, config, runtime, given);
   graph::resolve_cast_likes(model, types);
   append(notes, graph::remove_identities(model));
+  if (config::preset(config).quantizes) {
+    const auto products = graph::einsums_with_weights(model);
+    if (!products.empty()) types = exec::infer_value_types(runtime, model);
+    append(notes, products);
+  }
   bool changed = compute_constants(prepared, config, runtime);
   const auto pads = graph::pad_all_axes(model, types);
   changed = changed || !pads.empty();
