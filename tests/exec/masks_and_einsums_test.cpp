@@ -159,6 +159,27 @@ TEST(ShapesThatAreStatic, BecomeConstants) {
   EXPECT_EQ(graph::fold_shapes(open, infer_value_types(runtime(), open)), 0U);
 }
 
+// As PyTorch's newer exporter writes them.
+TEST(ShapesThatAreStatic, OfSomeAxes) {
+  struct Case {
+    std::int64_t start, end;
+    std::vector<std::int64_t> told;
+  };
+  for (const auto& [start, end, told] : std::vector<Case>{
+           {1, 3, {4, 5}}, {-2, 9, {4, 5}}, {2, -1, {}}, {1, 2, {4}}, {-9, 1, {}}, {0, 3, {}}, {3, 3, {}}}) {
+    SCOPED_TRACE(fmt::format("{} to {}", start, end));
+    Model model = make_model(
+        {{"Shape", "", {"x"}, {"s"}, {Attribute::of_int("start", start), Attribute::of_int("end", end)}},
+         {"ConstantOfShape", "", {"s"}, {"y"}, {filled_with(2)}}},
+        {}, 17, {onnx::make_value_info("x", DataType::float32, std::vector<onnx::Dim>{{-1, "N"}, {4, ""}, {5, ""}})},
+        {onnx::make_value_info("y", DataType::float32, std::nullopt)});
+    EXPECT_EQ(graph::fold_shapes(model, infer_value_types(runtime(), model)), told.empty() ? 0U : 1U);
+    if (told.empty()) continue;
+    ASSERT_EQ(model.graph.initializers.size(), 1U);
+    EXPECT_EQ(onnx::to_int64s(model.graph.initializers[0]), told);
+  }
+}
+
 struct Einsum {
   std::string equation;
   std::vector<std::int64_t> left, right;
