@@ -262,18 +262,10 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   run::copy_fidelity(found, result.accuracy.emplace());
 }
 
-// The runtime's CPU has a few kernels of bfloat16, such as Cast.
-bool runs_here(const QuantizeOptions& options, const run::Has16BitFloats& low) {
+bool runs_here(const QuantizeOptions& options) {
   if (!run::reason_against_proof(options.config).empty()) return false;
-  if (!low.brain) return true;
-  try {
-    const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
-    const exec::GuardedSession loaded(runtime, options.output, run::guard_options(options));
-    return true;
-  } catch (const Error& e) {
-    if (e.kind() != ErrorKind::bad_input) throw;
-    return false;
-  }
+  const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
+  return run::runs_bfloat16(runtime, options.output, run::guard_options(options));
 }
 
 // The user's model has been loaded before.
@@ -315,7 +307,7 @@ std::optional<Comparison> compare_models(const QuantizeOptions& options, const s
   }
   const auto scope = profiler.scope(run::kComparisonStage);
   const auto low = floats_of(options.output);
-  const bool is_run = runs_here(options, low), has_low = low.half || low.brain;
+  const bool is_run = runs_here(options), has_low = low.half || low.brain;
   if (is_run) measure_file(options, result);
   if (is_run && !has_low && !options.report) return std::nullopt;
   if (options.samples != nullptr) options.samples->rewind();

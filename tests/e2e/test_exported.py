@@ -228,6 +228,56 @@ def test_pads_of_some_axes(which: str, form: str, tmp_path: Path) -> None:
     assert support.sqnr(support.outputs(support.load(model), samples), found) > 25
 
 
+def given_while_it_runs(op_type: str, attributes: dict, inputs: list[str]) -> list[onnx.NodeProto]:
+    """Between convolutions, for which the runtime turns values and moves the transposes on."""
+    return [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node(op_type, ["r", *inputs], ["s"], "some", **attributes),
+        helper.make_node("Conv", ["s", "v"], ["b"], "next", pads=[1] * 4),
+        helper.make_node("Conv", ["b", "v"], ["y"], "head"),
+    ]
+
+
+SOME_AXES = {
+    "larger": ("Resize", {"axes": [2, 3], "mode": "linear", "keep_aspect_ratio_policy": "not_smaller"}, ["", "", "sizes"]),
+    "smaller": ("Resize", {"axes": [-2, -1], "mode": "nearest", "keep_aspect_ratio_policy": "not_larger"}, ["", "", "sizes"]),
+    "from the end": ("Resize", {"axes": [-2, -1], "mode": "linear"}, ["", "", "sizes"]),
+    "turned": ("Resize", {"axes": [3, 2], "mode": "nearest"}, ["", "", "sizes"]),
+    "turned scales": ("Resize", {"axes": [3, 2], "mode": "linear"}, ["", "scales"]),
+    "region": (
+        "Resize",
+        {"axes": [2, 3], "mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"},
+        ["region", "", "sizes"],
+    ),
+    "pads": ("Pad", {}, ["pads", "", "axes"]),
+}
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("which", SOME_AXES)
+def test_some_axes_told_otherwise(which: str, known: bool, batch: int | str, tmp_path: Path) -> None:
+    """Sizes, scales and pads as constants or as inputs, axes out of order, and ratios that are kept."""
+    op_type, attributes, inputs = SOME_AXES[which]
+    told = {"sizes": np.array([26, 20]), "scales": np.float32([1.5, 1.25]), "pads": np.array([1, 2, 0, 3])}
+    fixed = {"region": np.float32([0.1, 0, 0.9, 1]), "axes": np.array([2, -1]), "w": weight(8, 3, 3, 3), "v": weight(8, 8, 3, 3)}
+    given = {} if known else {name: told[name] for name in inputs if name in told}
+    constants = {name: array for name, array in (fixed | told).items() if name in ("w", "v", *inputs) and name not in given}
+    nodes = given_while_it_runs(op_type, attributes, inputs)
+    model = save(tmp_path / "m.onnx", nodes, {"x": [batch, 3, 13, 17]}, ["y"], constants)
+    loaded = onnx.load(model)
+    kinds = {np.dtype(np.int64): TensorProto.INT64, np.dtype(np.float32): TensorProto.FLOAT}
+    for name, array in given.items():
+        loaded.graph.input.append(helper.make_tensor_value_info(name, kinds[array.dtype], array.shape))
+    onnx.save(loaded, model)
+    samples = [{"x": RNG.standard_normal((1, 3, 13, 17)).astype(np.float32), **given} for _ in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    support.quantize(model, tmp_path / "q.onnx", data, "--preset", "plain")
+    expected = support.outputs(support.load(model), samples)
+    assert support.sqnr(expected, support.outputs(support.load(tmp_path / "q.onnx"), samples)) > 25
+
+
 @pytest.mark.parametrize("batch", [1, "batch"])
 @pytest.mark.parametrize("told_by", ["sizes", "scales"])
 def test_resizes_of_some_axes(batch: int | str, told_by: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import graphs
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -150,6 +151,36 @@ def test_bfloat16(tmp_path: Path) -> None:
     assert set(float_types(made)) <= {BFLOAT16, FLOAT}
     assert float_types(made)[BFLOAT16] >= 3
     assert worst(model, made, data) > 30
+
+
+FROM_BFLOAT16 = {
+    "float16": ["--float", "16", "--preset", "none"],
+    "blocks in float16": ["--float", "16", "--weights-only"],
+    "openvino": ["--float", "32", "--target", "openvino", "--preset", "balanced"],
+    "qnn": ["--target", "qnn", "--shape", "x:1x64", "--preset", "balanced"],
+    "xnnpack": ["--float", "32", "--target", "xnnpack", "--preset", "balanced"],
+}
+
+
+@pytest.mark.parametrize("form", FROM_BFLOAT16)
+def test_what_is_made_of_bfloat16_is_told_beside_float32(form: str, tmp_path: Path) -> None:
+    """The runtime has no kernels of the model that is given, and those of what is written."""
+    random = np.random.default_rng(5)
+    weights = [(random.normal(size=(64, 64)) / 8).astype(ml_dtypes.bfloat16) for _ in range(2)]
+    b = graphs.Builder()
+    for i, weight in enumerate(weights):
+        b.constant(f"w{i}", weight, ml_dtypes.bfloat16)
+    x = b.add("MatMul", b.add("Cast", "x", to=BFLOAT16), "w0")
+    y = b.add("Cast", b.add("MatMul", b.add("Relu", x), "w1"), to=FLOAT)
+    onnx.save(b.model({"x": (FLOAT, ["N", 64])}, [y]), tmp_path / "m.onnx")
+    data = samples(1, 64)
+    folder = support.save_samples(tmp_path / "data", data)
+    made, said = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", folder, *FROM_BFLOAT16[form])
+    first, second = (w.astype(np.float32) for w in weights)
+    expected = [[np.maximum(sample["x"] @ first, 0) @ second] for sample in data]
+    found = support.sqnr(expected, support.outputs(support.load(tmp_path / "q.onnx"), data))
+    assert found > (15 if "blocks" in form else 30)
+    assert min(90, said["accuracy"]["sqnr_db"]) == pytest.approx(min(90, found), abs=0.1)
 
 
 def test_floats_of_8_bits_with_float16(tmp_path: Path) -> None:

@@ -54,6 +54,22 @@ def test_samples_of_one_file_count_each(place: Place, tmp_path: Path, rows: list
     assert planned["samples"] == done["samples"] > 1
 
 
+@pytest.mark.parametrize("preset", ["plain", "balanced"])
+def test_a_table_that_a_product_reads_as_well_counts_once(preset: str, tmp_path: Path) -> None:
+    """Whether the product is left in float for speed or not."""
+    b = graphs.Builder(2)
+    table = b.weight("table", 256, 64, scale=1)
+    x = b.add("MatMul", b.add("Gather", table, "ids"), b.weight("w", 64, 64))
+    logits = b.add("Einsum", x, table, equation="bte,ve->btv")
+    onnx.save(b.model({"ids": (onnx.TensorProto.INT64, ["B", "T"])}, [logits]), tmp_path / "model.onnx")
+    samples = [{"ids": np.random.default_rng(i).integers(0, 256, (1, 9))} for i in range(4)]
+    data = support.save_samples(tmp_path / "data", samples)
+    options = ["--preset", preset, *(["--optimize-for", "latency"] if preset == "balanced" else [])]
+    planned = plan(tmp_path / "model.onnx", "--calibration-data", data, *options)
+    done = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *options)
+    assert abs(planned["output_bytes"] - done["model_bytes_after"]) < (4 << 10) + 64 * 64 * 3
+
+
 def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     model, data = place
     planned = plan(model, "--calibration-data", data, "--method", "mse")

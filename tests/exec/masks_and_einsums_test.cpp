@@ -159,6 +159,27 @@ TEST(ShapesThatAreStatic, BecomeConstants) {
   EXPECT_EQ(graph::fold_shapes(open, infer_value_types(runtime(), open)), 0U);
 }
 
+// As PyTorch's newer exporter writes them.
+TEST(ShapesThatAreStatic, OfSomeAxes) {
+  struct Case {
+    std::int64_t start, end;
+    std::vector<std::int64_t> told;
+  };
+  for (const auto& [start, end, told] : std::vector<Case>{
+           {1, 3, {4, 5}}, {-2, 9, {4, 5}}, {2, -1, {}}, {1, 2, {4}}, {-9, 1, {}}, {0, 3, {}}, {3, 3, {}}}) {
+    SCOPED_TRACE(fmt::format("{} to {}", start, end));
+    Model model = make_model(
+        {{"Shape", "", {"x"}, {"s"}, {Attribute::of_int("start", start), Attribute::of_int("end", end)}},
+         {"ConstantOfShape", "", {"s"}, {"y"}, {filled_with(2)}}},
+        {}, 17, {onnx::make_value_info("x", DataType::float32, std::vector<onnx::Dim>{{-1, "N"}, {4, ""}, {5, ""}})},
+        {onnx::make_value_info("y", DataType::float32, std::nullopt)});
+    EXPECT_EQ(graph::fold_shapes(model, infer_value_types(runtime(), model)), told.empty() ? 0U : 1U);
+    if (told.empty()) continue;
+    ASSERT_EQ(model.graph.initializers.size(), 1U);
+    EXPECT_EQ(onnx::to_int64s(model.graph.initializers[0]), told);
+  }
+}
+
 struct Einsum {
   std::string equation;
   std::vector<std::int64_t> left, right;
@@ -207,6 +228,43 @@ TEST(EinsumsOfStaticShapes, AreProductsOfMatrices) {
       if (constant != 1) inputs.push_back(random_floats(e.right, 2));
       expect_near(before, after, inputs);
     }
+  }
+}
+
+TEST(EinsumsWithWeights, AreProductsOfMatricesForAnyRows) {
+  const std::vector<Einsum> cases{
+      {"bte,ehd->bthd", {2, 3, 4}, {4, 5, 6}},      {"bte,ehd->bhtd", {2, 3, 4}, {4, 5, 6}},
+      {"bqhd,hdo->bqo", {2, 3, 4, 5}, {4, 5, 6}},   {"bqhd,ohd->bqo", {2, 3, 4, 5}, {6, 4, 5}},
+      {"a b c , d c -> a d b", {2, 3, 4}, {5, 4}},  {"bhij,hg->bgij", {2, 3, 4, 5}, {3, 6}},
+      {"btd,kdhe->kbthe", {2, 3, 4}, {3, 4, 2, 5}}, {"abc,cd->abd", {2, 3, 4}, {4, 5}}};
+  for (const auto& e : cases) {
+    for (const int constant : {0, 1}) {
+      SCOPED_TRACE(fmt::format("{}, constant: {}", e.equation, constant));
+      Model before = einsum(e, constant);
+      if (constant == 0) {
+        const auto comma = e.equation.find(','), arrow = e.equation.find("->");
+        const auto turned = fmt::format("{},{}{}", e.equation.substr(comma + 1, arrow - comma - 1),
+                                        e.equation.substr(0, comma), e.equation.substr(arrow));
+        before = einsum({turned, e.right, e.left}, constant);
+      }
+      auto& shape = before.graph.inputs[0].shape;
+      for (std::size_t axis = 0; axis < shape->size(); ++axis) (*shape)[axis] = {-1, fmt::format("n{}", axis)};
+      Model after = before;
+      EXPECT_EQ(graph::einsums_with_weights(after).size(), 1U);
+      const auto types = op_types(after);
+      EXPECT_EQ(std::count(types.begin(), types.end(), "MatMul"), 1);
+      EXPECT_EQ(std::count(types.begin(), types.end(), "Einsum"), 0);
+      expect_near(before, after, {random_floats(e.left, 1)});
+    }
+  }
+}
+
+TEST(EinsumsWithWeights, OthersStay) {
+  for (const std::string equation :
+       {"...i,ij->...j", "bii,ij->bj", "bij,ij->b", "bij,jk->bk", "bij,jk", "bij,ik->bijk"}) {
+    SCOPED_TRACE(equation);
+    Model model = einsum({equation, {2, 2, 2}, {2, 2}}, 1);
+    EXPECT_TRUE(graph::einsums_with_weights(model).empty());
   }
 }
 

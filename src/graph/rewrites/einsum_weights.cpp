@@ -79,12 +79,17 @@ class Rewriter {
   Rewriter(onnx::Model& model, const ValueTypes& types, const Store& store)
       : model_(model), types_(types), store_(store), index_(model) {}
 
-  Notes run() {
+  enum class Which { of_static_shapes, with_weights };
+
+  Notes run(Which which) {
     std::vector<Node> nodes;
     std::size_t count = 0;
     for (auto& node : model_.graph.nodes) {
-      const auto made =
-          node.is("Einsum") && node.body() == 0 && node.inputs().size() == 2 ? product_of(node) : std::vector<Node>();
+      std::vector<Node> made;
+      if (node.is("Einsum") && node.inputs().size() == 2) {
+        if (which == Which::with_weights) made = product_with_weight(node);
+        if (which == Which::of_static_shapes && node.body() == 0) made = product_of(node);
+      }
       count += made.empty() ? 0 : 1;
       if (made.empty()) nodes.push_back(std::move(node));
       nodes.insert(nodes.end(), made.begin(), made.end());
@@ -122,6 +127,35 @@ class Rewriter {
     if ((is_flat && kept.size() != 1) || added.size() != 1) reshape(node, joined(joined(batch, kept), added));
     transpose(node, order(e->batch + e->kept + e->added, e->result));
     steps_.back().set_output(0, node.outputs()[0]);
+    return std::move(steps_);
+  }
+
+  // Of rows of any number, in a value of any rank.
+  std::vector<Node> product_with_weight(const Node& node) {
+    constexpr std::int64_t kAsBefore = 0;
+    const std::size_t left = index_.initializer(node.inputs()[0]) != kNone ? 1 : 0;
+    const auto& weight = node.inputs()[1 - left];
+    const int position = index_.initializer(weight);
+    const auto e = read_equation(node, left);
+    if (!e || position == kNone || index_.initializer(node.inputs()[left]) != kNone) return {};
+    const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(position)];
+    const bool is_float = tensor.type == onnx::DataType::float32 || tensor.type == onnx::DataType::float16 ||
+                          tensor.type == onnx::DataType::bfloat16;
+    if (!is_float || !e->batch.empty() || e->kept.empty() || e->added.empty() || tensor.dims.size() != e->right.size())
+      return {};
+    steps_.clear();
+    const auto summed = product(picked(tensor.dims, order(e->right, e->summed)));
+    const auto added = picked(tensor.dims, order(e->right, e->added));
+    const auto right = second(node, weight, *e, {summed, product(added)});
+    const Dims kept(e->kept.size(), kAsBefore);
+    last_ = node.inputs()[left];
+    transpose(node, order(e->left, e->kept + e->summed));
+    if (e->summed.size() != 1) reshape(node, joined(kept, {summed}));
+    add(Node("MatMul", node.name(), {last_, right}, {""}));
+    if (added.size() != 1) reshape(node, joined(kept, added));
+    transpose(node, order(e->kept + e->added, e->result));
+    steps_.back().set_output(0, node.outputs()[0]);
+    for (auto& step : steps_) step.set_body(node.body());
     return std::move(steps_);
   }
 
@@ -183,7 +217,12 @@ class Rewriter {
 }  // namespace
 
 Notes einsums_to_matmuls(onnx::Model& model, const ValueTypes& types, const Store& store) {
-  return Rewriter(model, types, store).run();
+  return Rewriter(model, types, store).run(Rewriter::Which::of_static_shapes);
+}
+
+Notes einsums_with_weights(onnx::Model& model) {
+  const auto nowhere = [](std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); };
+  return Rewriter(model, {}, nowhere).run(Rewriter::Which::with_weights);
 }
 
 }  // namespace detent::graph

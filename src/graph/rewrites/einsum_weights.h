@@ -9,4 +9,8 @@ namespace detent::graph {
 /// Transpose and Reshape around it, where it is a product of matrices.
 Notes einsums_to_matmuls(onnx::Model& model, const ValueTypes& types, const Store& store);
 
+/// The same for an Einsum of any value with a constant whose axes are summed up or new: so exporters write the layers
+/// of attention. Transpose and Reshape make the matrix of the constant, which stays as it is.
+Notes einsums_with_weights(onnx::Model& model);
+
 }  // namespace detent::graph

@@ -103,18 +103,41 @@ void give_output_shapes(onnx::Model& model, const ValueTypes& types, const std::
   }
 }
 
+namespace {
+
+// What a Shape gives, which may leave out axes at both ends; empty where it is not known.
+std::vector<std::int64_t> told_by(const onnx::Node& node, const ValueTypes& types) {
+  const auto found = types.find(node.inputs()[0]);
+  if (found == types.end() || !found->second.shape) return {};
+  const auto& dims = *found->second.shape;
+  const auto rank = static_cast<std::int64_t>(dims.size());
+  const auto place = [&](const char* name, std::int64_t otherwise) {
+    const auto axis = node.int_or(name, otherwise);
+    return std::clamp<std::int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
+  };
+  std::vector<std::int64_t> told;
+  for (auto axis = place("start", 0); axis < place("end", rank); ++axis) {
+    const auto& dim = dims[static_cast<std::size_t>(axis)];
+    if (!dim.is_static()) return {};
+    told.push_back(dim.value);
+  }
+  return told;
+}
+
+}  // namespace
+
 std::size_t fold_shapes(onnx::Model& model, const ValueTypes& types) {
   const Index index(model);
   std::vector<bool> gone(model.graph.nodes.size());
   std::size_t count = 0;
   for (std::size_t n = 0; n < gone.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    if (!node.is("Shape") || node.body() != 0 || !node.attributes().empty()) continue;
-    const auto shape = static_shape(types, node.inputs()[0]);
+    if (!node.is("Shape") || node.body() != 0) continue;
     const auto& name = node.outputs()[0];
-    if (!shape || shape->empty() || index.is_output(name)) continue;
-    const auto rank = static_cast<std::int64_t>(shape->size());
-    model.graph.initializers.push_back(onnx::make_tensor<std::int64_t>(name, onnx::DataType::int64, {rank}, *shape));
+    const auto told = index.is_output(name) ? std::vector<std::int64_t>() : told_by(node, types);
+    if (told.empty()) continue;
+    const auto axes = static_cast<std::int64_t>(told.size());
+    model.graph.initializers.push_back(onnx::make_tensor<std::int64_t>(name, onnx::DataType::int64, {axes}, told));
     gone[n] = true;
     ++count;
   }

@@ -21,7 +21,7 @@ std::vector<onnx::ValueInfo> take_output_shapes(onnx::Model& model);
 /// Outputs have the shapes that were inferred, else what was said of them.
 void give_output_shapes(onnx::Model& model, const ValueTypes& types, const std::vector<onnx::ValueInfo>& said);
 
-/// Shape nodes of values whose shapes are static become constants. Returns how many.
+/// Shape nodes of axes that are static become constants. Returns how many.
 std::size_t fold_shapes(onnx::Model& model, const ValueTypes& types);
 
 /// Inputs with an axis or a rank that is not known.

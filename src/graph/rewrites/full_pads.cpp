@@ -16,48 +16,83 @@ const onnx::Tensor* constant(const onnx::Model& model, const Index& index, const
   return at == kNone ? nullptr : &model.graph.initializers[static_cast<std::size_t>(at)];
 }
 
-// Empty where the axes are none of a value of that rank.
-std::vector<std::int64_t> pads_of_all(const std::vector<std::int64_t>& pads, const std::vector<std::int64_t>& axes,
-                                      std::size_t rank) {
-  std::vector<std::int64_t> all(2 * rank, 0);
-  if (pads.size() != 2 * axes.size()) return {};
+using Dims = std::vector<std::int64_t>;
+
+// Where the pads of these axes stand among those of all; empty where the axes are none of a value of that rank.
+Dims places_of(const Dims& axes, std::size_t rank) {
+  const auto all = static_cast<std::int64_t>(rank);
+  Dims places(2 * axes.size());
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = axes[i] < 0 ? axes[i] + static_cast<std::int64_t>(rank) : axes[i];
-    if (axis < 0 || axis >= static_cast<std::int64_t>(rank)) return {};
-    all[static_cast<std::size_t>(axis)] = pads[i];
-    all[static_cast<std::size_t>(axis) + rank] = pads[i + axes.size()];
+    places[i] = axes[i] < 0 ? axes[i] + all : axes[i];
+    places[i + axes.size()] = places[i] + all;
+    if (places[i] < 0 || places[i] >= all) return {};
   }
-  return all;
+  return places;
 }
+
+class Full {
+ public:
+  Full(onnx::Model& model, const ValueTypes& types) : model_(model), types_(types), index_(model) {}
+
+  std::size_t run() {
+    std::size_t changed = 0;
+    for (auto& node : model_.graph.nodes) {
+      if (node.is("Pad") && complete(node)) ++changed;
+      nodes_.push_back(std::move(node));
+    }
+    model_.graph.nodes = std::move(nodes_);
+    for (auto& tensor : made_) model_.graph.initializers.push_back(std::move(tensor));
+    return changed;
+  }
+
+ private:
+  bool complete(onnx::Node& node) {
+    constexpr std::size_t kPads = 1, kAxes = 3;  // inputs
+    const auto* axes = constant(model_, index_, node, kAxes);
+    const auto rank = rank_of(types_, node.inputs()[0]);
+    if (axes == nullptr || !rank) return false;
+    const auto places = places_of(onnx::to_int64s(*axes), *rank);
+    Dims all(2 * *rank, 0);
+    auto inputs = node.inputs();
+    if (const auto* pads = constant(model_, index_, node, kPads)) {
+      const auto given = onnx::to_int64s(*pads);
+      if (given.size() != places.size()) return false;
+      for (std::size_t i = 0; i < places.size(); ++i) all[static_cast<std::size_t>(places[i])] = given[i];
+      inputs[kPads] = add(pads->name + "_of_all_axes", all);
+    } else {
+      if (places.empty()) return false;
+      const auto zeros = add(node.id() + "_no_pads", all), where = add(node.id() + "_places", places);
+      const auto name = index_.fresh_name(node.id() + "_ScatterElements");
+      nodes_.emplace_back("ScatterElements", name, std::vector{zeros, where, inputs[kPads]},
+                          std::vector{index_.fresh_name(name + "_result")});
+      nodes_.back().set_body(node.body());
+      inputs[kPads] = nodes_.back().outputs()[0];
+    }
+    inputs.resize(kAxes);
+    if (inputs.back().empty()) inputs.pop_back();
+    node.set_inputs(std::move(inputs));
+    return true;
+  }
+
+  std::string add(const std::string& name, const Dims& values) {
+    made_.push_back(onnx::make_tensor<std::int64_t>(index_.fresh_name(name), onnx::DataType::int64,
+                                                    {static_cast<std::int64_t>(values.size())}, values));
+    return made_.back().name;
+  }
+
+  onnx::Model& model_;
+  const ValueTypes& types_;
+  Index index_;
+  std::vector<onnx::Node> nodes_;
+  std::vector<onnx::Tensor> made_;
+};
 
 }  // namespace
 
 // ONNX Runtime moves a Transpose past a Pad as if its pads were those of all axes.
 Notes pad_all_axes(onnx::Model& model, const ValueTypes& types) {
-  constexpr std::size_t kAxes = 3;  // input
-  Index index(model);
-  std::size_t changed = 0;
-  std::vector<onnx::Tensor> made;
-  for (auto& node : model.graph.nodes) {
-    if (!node.is("Pad")) continue;
-    const auto* pads = constant(model, index, node, 1);
-    const auto* axes = constant(model, index, node, kAxes);
-    const auto rank = rank_of(types, node.inputs()[0]);
-    if (pads == nullptr || axes == nullptr || !rank) continue;
-    const auto all = pads_of_all(onnx::to_int64s(*pads), onnx::to_int64s(*axes), *rank);
-    if (all.empty()) continue;
-    const auto name = index.fresh_name(pads->name + "_of_all_axes");
-    made.push_back(
-        onnx::make_tensor<std::int64_t>(name, onnx::DataType::int64, {static_cast<std::int64_t>(all.size())}, all));
-    auto inputs = node.inputs();
-    inputs.resize(kAxes);
-    inputs[1] = name;
-    if (inputs.back().empty()) inputs.pop_back();
-    node.set_inputs(std::move(inputs));
-    ++changed;
-  }
+  const std::size_t changed = Full(model, types).run();
   if (changed == 0) return {};
-  for (auto& tensor : made) model.graph.initializers.push_back(std::move(tensor));
   drop_unused_initializers(model);
   return {
       fmt::format("{} Pad {} pads for all axes in place of some", changed, changed == 1 ? "node has" : "nodes have")};

@@ -24,12 +24,17 @@ class Full {
 
   std::size_t run() {
     std::size_t changed = 0;
-    std::vector<Node> nodes;
     for (auto& node : model_.graph.nodes) {
-      if (const auto axes = axes_of(node); axes && complete(node, *axes, nodes)) ++changed;
-      nodes.push_back(std::move(node));
+      const auto axes = axes_of(node);
+      if (axes && (keeps_ratio(node) ? join_others(node, *axes) : complete(node, *axes))) ++changed;
+      for (auto* list : {&before_, &after_}) {
+        for (auto& more : *list) more.set_body(node.body());
+      }
+      move_to_nodes(before_);
+      nodes_.push_back(std::move(node));
+      move_to_nodes(after_);
     }
-    model_.graph.nodes = std::move(nodes);
+    model_.graph.nodes = std::move(nodes_);
     for (auto& tensor : made_) model_.graph.initializers.push_back(std::move(tensor));
     return changed;
   }
@@ -39,13 +44,17 @@ class Full {
     return node.inputs().size() > input && !node.inputs()[input].empty();
   }
 
-  // Where all that it is told of these axes can be told of all.
+  static bool keeps_ratio(const Node& node) {
+    const auto* policy = node.attribute("keep_aspect_ratio_policy");
+    return has(node, kSizes) && policy != nullptr && policy->as_string() != "stretch";
+  }
+
+  std::size_t rank(const Node& node) const { return *rank_of(types_, node.inputs()[0]); }
+
   std::optional<Dims> axes_of(const Node& node) const {
     const auto* attribute = node.attribute("axes");
     const auto rank = rank_of(types_, node.is("Resize") ? node.inputs()[0] : std::string());
-    if (attribute == nullptr || !rank || has(node, kRoi) || node.body() != 0) return std::nullopt;
-    const auto* policy = node.attribute("keep_aspect_ratio_policy");
-    if (has(node, kSizes) && policy != nullptr && policy->as_string() != "stretch") return std::nullopt;
+    if (attribute == nullptr || !rank) return std::nullopt;
     auto axes = attribute->as_ints();
     for (auto& axis : axes) {
       if (axis < 0) axis += static_cast<std::int64_t>(*rank);
@@ -54,57 +63,103 @@ class Full {
     return axes;
   }
 
-  bool complete(Node& node, const Dims& axes, std::vector<Node>& before) {
-    const bool by_sizes = has(node, kSizes);
-    const auto made = by_sizes ? sizes_of_all(node, axes, before) : scales_of_all(node, axes);
-    if (made.empty()) return false;
-    node.set_input(by_sizes ? kSizes : kScales, made);
+  // The ratio is kept among the axes that are resized, which sizes of all axes cannot tell. No Transpose moves past a
+  // Reshape that makes one axis of the others.
+  bool join_others(Node& node, const Dims& axes) {
+    const auto others = static_cast<std::int64_t>(rank(node) - axes.size());
+    Dims last(axes.size());
+    std::iota(last.begin(), last.end(), others);
+    if (axes != last || others < 2 || has(node, kRoi)) return false;
+    Dims joined(rank(node), 0);  // 0: as before
+    std::fill_n(joined.begin(), others, 1);
+    joined[0] = -1;
+    const auto x = node.inputs()[0], y = node.outputs()[0];
+    const auto front = put(before_, node, "Shape", {x}, {onnx::Attribute::of_int("end", others)});
+    node.set_input(0, put(before_, node, "Reshape", {x, add(node.id() + "_joined", onnx::DataType::int64, joined)}));
+    node.set_output(0, index_.fresh_name(y + "_joined"));
+    const auto kept = add(node.id() + "_kept", onnx::DataType::int64, Dims(axes.size(), 0));
+    const auto dims = put(after_, node, "Concat", {front, kept}, {onnx::Attribute::of_int("axis", 0)});
+    put(after_, node, "Reshape", {node.outputs()[0], dims});
+    after_.back().set_output(0, y);
+    return true;
+  }
+
+  bool complete(Node& node, const Dims& axes) {
+    const std::size_t input = has(node, kSizes) ? kSizes : kScales;
+    const auto roi = has(node, kRoi) ? region_of_all(node, axes) : std::string();
+    if (!has(node, input) || (has(node, kRoi) && roi.empty())) return false;
+    const auto made = input == kSizes ? sizes_of_all(node, axes) : scales_of_all(node, axes);
+    if (!roi.empty()) node.set_input(kRoi, roi);
+    node.set_input(input, made);
     node.remove_attribute("axes");
     return true;
   }
 
-  std::string scales_of_all(const Node& node, const Dims& axes) {
-    const auto* scales = has(node, kScales) ? float32_constant(model_, index_, node, kScales) : nullptr;
-    if (scales == nullptr || scales->count() != static_cast<std::int64_t>(axes.size())) return {};
-    const auto given = floats_of(*scales);
-    std::vector<float> all(*rank_of(types_, node.inputs()[0]), 1);
-    for (std::size_t i = 0; i < axes.size(); ++i) all[static_cast<std::size_t>(axes[i])] = given[i];
-    return add(scales->name, onnx::DataType::float32, all);
+  // Of the other axes it is the whole.
+  std::string region_of_all(const Node& node, const Dims& axes) {
+    const auto* region = float32_constant(model_, index_, node, kRoi);
+    if (region == nullptr || region->count() != static_cast<std::int64_t>(2 * axes.size())) return {};
+    const auto given = floats_of(*region);
+    std::vector<float> all(2 * rank(node), 0);
+    std::fill(all.begin() + static_cast<std::ptrdiff_t>(rank(node)), all.end(), 1);
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      all[static_cast<std::size_t>(axes[i])] = given[i];
+      all[rank(node) + static_cast<std::size_t>(axes[i])] = given[axes.size() + i];
+    }
+    return add(region->name + "_of_all_axes", onnx::DataType::float32, all);
   }
 
-  // What the other axes have comes from the value itself: these stand before those that are resized.
-  std::string sizes_of_all(const Node& node, const Dims& axes, std::vector<Node>& before) {
+  std::string scales_of_all(const Node& node, const Dims& axes) {
+    std::vector<float> all(rank(node), 1);
+    const auto* scales = float32_constant(model_, index_, node, kScales);
+    if (scales == nullptr || scales->count() != static_cast<std::int64_t>(axes.size()))
+      return put_in(node, add(node.id() + "_ones", onnx::DataType::float32, all), axes, node.inputs()[kScales]);
+    const auto given = floats_of(*scales);
+    for (std::size_t i = 0; i < axes.size(); ++i) all[static_cast<std::size_t>(axes[i])] = given[i];
+    return add(scales->name + "_of_all_axes", onnx::DataType::float32, all);
+  }
+
+  // What the other axes have comes from the value itself.
+  std::string sizes_of_all(const Node& node, const Dims& axes) {
     const auto& sizes = node.inputs()[kSizes];
-    const auto first = static_cast<std::int64_t>(*rank_of(types_, node.inputs()[0]) - axes.size());
-    Dims last(axes.size());
-    std::iota(last.begin(), last.end(), first);
-    if (axes != last) return {};
     const auto shape = static_shape(types_, node.inputs()[0]);
     const int constant = index_.initializer(sizes);
-    if (shape && constant != kNone) {
-      Dims all(shape->begin(), shape->begin() + first);
-      const auto given = onnx::to_int64s(model_.graph.initializers[static_cast<std::size_t>(constant)]);
-      all.insert(all.end(), given.begin(), given.end());
-      return add(sizes, onnx::DataType::int64, all);
-    }
-    auto front = index_.fresh_name(node.id() + "_others"), all = index_.fresh_name(node.id() + "_sizes");
-    before.emplace_back("Shape", index_.fresh_name(node.id() + "_Shape"), std::vector{node.inputs()[0]},
-                        std::vector{front}, std::vector{onnx::Attribute::of_int("end", first)}, "");
-    before.emplace_back("Concat", index_.fresh_name(node.id() + "_Concat"), std::vector{front, sizes}, std::vector{all},
-                        std::vector{onnx::Attribute::of_int("axis", 0)}, "");
-    return all;
+    if (!shape || constant == kNone) return put_in(node, put(before_, node, "Shape", {node.inputs()[0]}), axes, sizes);
+    Dims all(shape->begin(), shape->end());
+    const auto given = onnx::to_int64s(model_.graph.initializers[static_cast<std::size_t>(constant)]);
+    for (std::size_t i = 0; i < std::min(axes.size(), given.size()); ++i)
+      all[static_cast<std::size_t>(axes[i])] = given[i];
+    return add(sizes + "_of_all_axes", onnx::DataType::int64, all);
+  }
+
+  std::string put_in(const Node& node, const std::string& all, const Dims& axes, const std::string& some) {
+    return put(before_, node, "ScatterElements", {all, add(node.id() + "_axes", onnx::DataType::int64, axes), some});
+  }
+
+  std::string put(std::vector<Node>& to, const Node& node, const std::string& type, std::vector<std::string> inputs,
+                  std::vector<onnx::Attribute> attributes = {}) {
+    const auto name = index_.fresh_name(node.id() + "_" + type);
+    to.emplace_back(type, name, std::move(inputs), std::vector{index_.fresh_name(name + "_result")},
+                    std::move(attributes));
+    return to.back().outputs()[0];
+  }
+
+  void move_to_nodes(std::vector<Node>& nodes) {
+    for (auto& node : nodes) nodes_.push_back(std::move(node));
+    nodes.clear();
   }
 
   template <class T>
   std::string add(const std::string& name, onnx::DataType type, const std::vector<T>& values) {
-    made_.push_back(onnx::make_tensor<T>(index_.fresh_name(name + "_of_all_axes"), type,
-                                         {static_cast<std::int64_t>(values.size())}, values));
+    made_.push_back(
+        onnx::make_tensor<T>(index_.fresh_name(name), type, {static_cast<std::int64_t>(values.size())}, values));
     return made_.back().name;
   }
 
   onnx::Model& model_;
   const ValueTypes& types_;
   Index index_;
+  std::vector<Node> nodes_, before_, after_;
   std::vector<onnx::Tensor> made_;
 };
 

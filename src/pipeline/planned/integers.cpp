@@ -201,8 +201,9 @@ void add_finetune(const onnx::Model& model, const FinetuneConfig& config, const 
 }
 
 // Integers of the constants that get quantized, the others as they are, and the graph with its pairs.
-void add_output(const onnx::Model& model, const quantization::Placement& placement, const QuantConfig& config,
+void add_output(const run::Prepared& prepared, const quantization::Placement& placement, const QuantConfig& config,
                 Forecast& forecast) {
+  const auto& model = prepared.model;
   std::map<std::string, const quantization::Mark*> quantized;
   for (const auto& mark : placement.marks) {
     if (mark.is_constant) quantized[mark.value] = &mark;
@@ -216,6 +217,8 @@ void add_output(const onnx::Model& model, const quantization::Placement& placeme
       if (tensor.type == onnx::DataType::float32) forecast.float_bytes += size;
       continue;
     }
+    const auto source = prepared.transposed.find(tensor.name);
+    if (source != prepared.transposed.end() && quantized.contains(source->second)) continue;  // stored once
     const auto type = quantization::type_of(*found->second, config);
     bytes += size / (32 / static_cast<std::uint64_t>(onnx::bits_of(quantization::data_type(type))));
   }
@@ -235,6 +238,7 @@ std::size_t take_off_products(const Run& run, const run::Prepared& prepared, con
   for (const auto& node : prepared.model.graph.nodes) {
     if (in_float.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
   }
+  for (const auto& mark : placement.marks) weights.erase(mark.value);  // counted as integers for other readers
   plan.output_bytes -= saved_by_8_bits(prepared.model, weights);
   return in_float.size();
 }
@@ -344,7 +348,7 @@ void predict_integers(Run& run, Forecast& forecast) {
   const auto& options = run.options;
   auto& plan = forecast.plan;
   add_nodes(run, plan);
-  add_output(prepared_of(run).model, placement_of(run), options.config, forecast);
+  add_output(prepared_of(run), placement_of(run), options.config, forecast);
   take_off_recurrent(run, prepared_of(run).model, plan);
   const auto products = take_off_products(run, prepared_of(run), placement_of(run), plan);
   plan.nodes_quantized += products;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "config/identity.h"
+#include "graph/rewrites/einsum_weights.h"
 #include "graph/rewrites/fixed_shapes.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/transformer.h"
@@ -91,8 +92,10 @@ void canonicalize(Run& run) {
   if (const auto& shapes = run.options.config.input_shapes; !shapes.empty())
     run.note(graph::fix_input_shapes(model, shapes));
   // Blocks are made of the model as it is; preparing it for other formats does the same.
-  if (run.recipe.result == config::kBlocks)
+  if (run.recipe.result == config::kBlocks) {
+    run.note(graph::einsums_with_weights(model));
     run.note(graph::plain_gemms(model, [](auto bytes) { return onnx::TensorData::owned(std::move(bytes)); }));
+  }
   if (is_timed(run.recipe)) run.timed_inputs = inputs_to_time(model, run.result);
 }
 

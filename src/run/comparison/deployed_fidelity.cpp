@@ -10,18 +10,23 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/heap.h"
 #include "data/floats.h"
 #include "exec/emit.h"
 #include "exec/unused_memory.h"
 #include "graph/index.h"
+#include "graph/rewrites/rewrite.h"
+#include "onnx/bodies.h"
 #include "planning/calibration.h"
 #include "run/comparison/float_runs.h"
 #include "run/comparison/lost_channels.h"
 #include "run/comparison/next_tokens.h"
 #include "run/comparison/pairing.h"
 #include "run/comparison/shared_decisions.h"
+#include "run/model/float_types_16_bit.h"
 #include "run/model/kv_cache.h"
+#include "run/model/prepare.h"
 #include "run/samples/samples.h"
 
 namespace detent::run {
@@ -32,6 +37,19 @@ exec::Session open(const exec::Runtime& runtime, const onnx::Model& model, const
   exec::SessionOptions options{mode, guard.threads, guard.stop};
   options.edits = !taps.empty();
   return {runtime, exec::emit(model, {taps, {}, {}}), fmt::format("model '{}'", model.path.string()), options};
+}
+
+// What bfloat16 would compute is computed in float32 where the runtime has no kernels of it.
+onnx::Model read_runnable(const exec::Runtime& runtime, const std::filesystem::path& file,
+                          const exec::GuardOptions& options, const std::filesystem::path& parent,
+                          std::optional<TempDir>& directory) {
+  auto model = onnx::read_model(file);
+  if (runs_bfloat16(runtime, file, options)) return model;
+  graph::unfold(model);
+  graph::lift_constants(model);
+  directory.emplace(parent);
+  graph::half_floats_to_float32(model, file_store(directory->path(), "float"), true);
+  return model;
 }
 
 struct OutputSums {
@@ -102,12 +120,27 @@ void conclude(std::vector<OutputSums> outputs, const std::vector<ChannelSums>& c
 
 }  // namespace
 
+bool runs_bfloat16(const exec::Runtime& runtime, const std::filesystem::path& file, const exec::GuardOptions& options) {
+  auto model = onnx::read_model(file);
+  graph::unfold(model);
+  graph::lift_constants(model);
+  if (!find_16_bit_floats(model).brain) return true;
+  try {
+    const exec::GuardedSession loaded(runtime, file, options);
+    return true;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+    return false;
+  }
+}
+
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options, const std::function<void(std::uint64_t)>& told,
                                    KeptFloatRuns* kept) {
   trim_heap();  // of what was there before: two models run beside each other now
-  auto original = onnx::read_model(float_model);
+  std::optional<TempDir> raised;
+  auto original = read_runnable(runtime, float_model, options, model.parent_path(), raised);
   auto quantized = onnx::read_model(model);
   SharedDecisions decisions(runtime, original, quantized);
   DecisionRecorder recorder(decisions);

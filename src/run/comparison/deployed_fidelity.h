@@ -32,10 +32,14 @@ struct DeployedFidelity {
   std::optional<ChannelGroup> worst_channels = {};
 };
 
+/// Whether the runtime has the kernels of what the file has in bfloat16. Its CPU has a few, such as Cast's.
+bool runs_bfloat16(const exec::Runtime& runtime, const std::filesystem::path& file, const exec::GuardOptions& options);
+
 /// On the samples from where `source` stands, at most so many. The model runs in a process of its own. The caches of
 /// decoders (outputs named "present…") do not count where there are other outputs. Both models have the same inputs and
-/// outputs. `told` gets the number of samples behind it. `kept` serves calls for the same float model
-/// and samples. Throws what the runtime and the samples throw, and bad_input where there are no samples.
+/// outputs. A float model of bfloat16 is run in float32 where the runtime has no kernels. `told` gets the number of
+/// samples behind it. `kept` serves calls for the same float model and samples. Throws what the runtime and the samples
+/// throw, and bad_input where there are no samples.
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options,

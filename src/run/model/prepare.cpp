@@ -268,6 +268,19 @@ std::int64_t opset_for(const onnx::Model& model, const QuantConfig& config) {
   return opset;
 }
 
+// Returns whether types have to be found again.
+bool rewrite_for_integers(Prepared& prepared, const QuantConfig& config, const fs::path& work_dir) {
+  auto& model = prepared.model;
+  auto& notes = prepared.notes;
+  append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
+  if (config::target(config).all_operators) append(notes, graph::remove_softmax_guards(model));
+  const auto before = notes.size();
+  append(notes, graph::resize_all_axes(model, prepared.types));
+  append(notes, graph::pad_before_means(model));
+  append(notes, part_products(model, prepared.types, config, work_dir));
+  return notes.size() > before;
+}
+
 }  // namespace
 
 // Files are as cheap to hold as the model's own weights: mapped, not resident.
@@ -307,20 +320,18 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (upgrade && config.float_type == FloatType::bfloat16) refuse_lost_draws(model, config, runtime, given);
   graph::resolve_cast_likes(model, types);
   append(notes, graph::remove_identities(model));
-  bool changed = compute_constants(prepared, config, runtime);
-  append(notes, graph::pad_all_axes(model, types));
-  append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
-  if (config::preset(config).quantizes && config.activations == Activations::fixed) {
-    append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
-    if (config::target(config).all_operators) append(notes, graph::remove_softmax_guards(model));
-    const auto resizes = graph::resize_all_axes(model, types);
-    const auto means = graph::pad_before_means(model);
-    const auto parts = part_products(model, types, config, work_dir);
-    changed = changed || !resizes.empty() || !means.empty() || !parts.empty();
-    append(notes, resizes);
-    append(notes, means);
-    append(notes, parts);
+  if (config::preset(config).quantizes) {
+    const auto products = graph::einsums_with_weights(model);
+    if (!products.empty()) types = exec::infer_value_types(runtime, model);
+    append(notes, products);
   }
+  bool changed = compute_constants(prepared, config, runtime);
+  const auto pads = graph::pad_all_axes(model, types);
+  changed = changed || !pads.empty();
+  append(notes, pads);
+  append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
+  if (config::preset(config).quantizes && config.activations == Activations::fixed)
+    changed = rewrite_for_integers(prepared, config, work_dir) || changed;
   graph::drop_unused_initializers(model);
   const auto forms = rewrite_for_target(model, types, config, work_dir);
   append(notes, forms);
