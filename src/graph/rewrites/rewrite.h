@@ -173,8 +173,8 @@ Notes part_products(onnx::Model& model, const ValueTypes& types, const std::func
 
 /// Pad of some axes becomes Pad of all of them, where axes are constants and the rank is known.
 Notes pad_all_axes(onnx::Model& model, const ValueTypes& types);
-/// The same of Resize; sizes that are computed, or that other axes have while the model runs, are joined there. One that
-/// keeps a ratio among its axes gets the others joined to one.
+/// The same of Resize; sizes that are computed, or that other axes have while the model runs, are joined there. One
+/// that keeps a ratio among its axes gets the others joined to one.
 Notes resize_all_axes(onnx::Model& model, const ValueTypes& types);
 
 /// Removes initializers that nothing reads.
