@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "config/derived.h"
 #include "config/family.h"
 #include "config/validate.h"
@@ -17,6 +16,7 @@
 #include "run/comparison/outcome.h"
 #include "run/files/model_folder.h"
 #include "run/files/outputs.h"
+#include "run/files/run_directory.h"
 #include "run/records/run_profiler.h"
 #include "run/samples/samples.h"
 #include "run/shared_run.h"
@@ -186,7 +186,7 @@ class Family {
 QuantizeResult quantize_family(const QuantizeOptions& options) {
   config::validate(options);
   if (shim::rank_of(options.resources.ranks) == 0) return Family(options).run();
-  const TempDir unseen(options.resources.work_dir.value_or(""));  // the folder is rank 0's
+  const run::PrivateDirectory unseen(options.resources);  // the folder is rank 0's
   auto own = options;
   own.output = unseen.path() / "family";
   return Family(own).run();

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/file.h"
 #include "config/validate.h"
 #include "detent/search.h"
 #include "run/files/outputs.h"
+#include "run/files/run_directory.h"
 #include "shim/shared_work.h"
 
 namespace detent::pipeline {
@@ -57,7 +57,7 @@ std::string told_of(const SearchPoint& point, std::size_t models) {
 QuantizeResult quantize_within_limits(const QuantizeOptions& options) {
   config::validate(options);
   run::check_apart(run::written_files(options), options.calibration_data);
-  const TempDir folder(options.resources.work_dir.value_or(""));
+  const run::PrivateDirectory folder(options.resources);
   const auto found = search(search_of(options, folder.path()));
   // Rank 0 alone has points.
   const auto chosen =

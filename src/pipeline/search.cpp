@@ -17,7 +17,6 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "config/identity.h"
 #include "config/node_formats.h"
 #include "config/validate.h"
@@ -429,7 +428,7 @@ SearchResult search_as_given(const SearchOptions& options) {
   auto own = options;
   if (own.machines) own.threads = 1;  // as the times of operators are
   if (own.samples == nullptr || own.samples->can_rewind()) return search_in_time(own);
-  const TempDir folder(own.resources.work_dir.value_or(""));
+  const run::PrivateDirectory folder(own.resources);
   data::ReplayStream kept(*own.samples, folder.path(), own.resources.disk_budget);
   own.samples = &kept;
   return search_in_time(own);

@@ -8,8 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -146,6 +148,25 @@ TEST_F(RunDirectories, ThatWereAbandonedGoWithTheNextRunOfAnyOutput) {
     EXPECT_EQ(std::set<fs::path>(fs::directory_iterator(work_.path()), {}), stay);
     for (const auto& path : stay) fs::remove_all(path);
   }
+}
+
+// Killed: the descriptor, and so the lock, is gone with the process.
+TEST_F(RunDirectories, ThatAreNoRunsStayAsLongAsTheirProcess) {
+  EXPECT_EXIT(
+      {
+        const PrivateDirectory killed(resources_);
+        std::ofstream(killed.path() / "samples") << "1";
+        std::_Exit(7);
+      },
+      testing::ExitedWithCode(7), "");
+  EXPECT_FALSE(fs::is_empty(work_.path()));
+  std::optional<PrivateDirectory> alive(resources_);
+  std::ofstream(alive->path() / "samples") << "1";
+  { const RunDirectory run(resources_, identity("/another.onnx")); }
+  EXPECT_EQ(std::set<fs::path>(fs::directory_iterator(work_.path()), {}), std::set<fs::path>{alive->path()});
+  EXPECT_TRUE(fs::exists(alive->path() / "samples"));
+  alive.reset();
+  EXPECT_TRUE(fs::is_empty(work_.path()));
 }
 
 // Each may find another's when it is just made, or just removed.

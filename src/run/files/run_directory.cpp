@@ -146,6 +146,18 @@ UniqueFd lock_identity(const fs::path& directory) {
                     "choose another --work-dir");
 }
 
+// With an identity that is empty.
+TempDir make_locked(const fs::path& work_dir, UniqueFd& identity) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    TempDir fresh = named_temp_dir(work_dir, kPrefix);
+    identity = lock_identity(fresh.path());
+    if (identity.valid()) return fresh;
+  }
+  throw resource_error(fmt::format("what detent makes in '{}' is removed at once", work_dir.string()),
+                       "choose another --work-dir");
+}
+
 // `durable`: it is on the disk when this returns, since what is saved later is of no use without it.
 void write_identity(const UniqueFd& file, const fs::path& directory, const nlohmann::json& identity, bool durable) {
   const fs::path path = directory / kIdentityFile;
@@ -254,18 +266,15 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
 }
 
 TempDir RunDirectory::make(const fs::path& work_dir, const nlohmann::json& identity) {
-  constexpr int kTries = 100;
-  for (int i = 0; i < kTries; ++i) {
-    TempDir fresh = named_temp_dir(work_dir, kPrefix);
-    UniqueFd file = lock_identity(fresh.path());
-    if (!file.valid()) continue;
-    write_identity(file, fresh.path(), identity, resume_);
-    lock_ = std::move(file);
-    return fresh;
-  }
-  throw resource_error(fmt::format("what detent makes in '{}' is removed at once", work_dir.string()),
-                       "choose another --work-dir");
+  TempDir fresh = make_locked(work_dir, lock_);
+  write_identity(lock_, fresh.path(), identity, resume_);
+  return fresh;
 }
+
+PrivateDirectory::PrivateDirectory(const Resources& resources)
+    : directory_(make_locked(resources.work_dir.value_or(default_work_dir()), lock_)) {}
+
+PrivateDirectory::~PrivateDirectory() { release_to_others(lock_); }
 
 RunDirectory::~RunDirectory() {
   if (resume_ && !finished_) directory_.keep();

@@ -29,6 +29,22 @@ struct RunInputs {
 /// run is meant.
 nlohmann::json run_identity(const RunInputs& inputs);
 
+/// A directory in Resources::work_dir for what no run can go on with, removed on destruction. Where the process is
+/// killed the next run that uses the working directory removes it.
+class PrivateDirectory {
+ public:
+  explicit PrivateDirectory(const Resources& resources);
+  PrivateDirectory(const PrivateDirectory&) = delete;
+  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
+  ~PrivateDirectory();
+
+  const std::filesystem::path& path() const noexcept { return directory_.path(); }
+
+ private:
+  UniqueFd lock_;
+  TempDir directory_;
+};
+
 class RunDirectory {
  public:
   /// Makes a directory in Resources::work_dir, or with Resources::resume opens that of an interrupted run for the same
