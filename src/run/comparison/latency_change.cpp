@@ -19,15 +19,15 @@ namespace detent::run {
 namespace {
 
 constexpr double kLeastSeconds = 0.2, kMostSeconds = 5, kShareOfRun = 0.03;
-constexpr double kTolerable = 2.5;                   // seconds in all, or twice its share of the run
-constexpr std::uint64_t kMostBytes = 8 << 20;        // of samples, which stay in memory
-constexpr std::size_t kTurns = 10, kTurnsOfOne = 4;  // the latter of models that are opened for them
-constexpr double kOpenings = 3;                      // of each of these
-constexpr double kBytesASecond = 600e6;              // that are read and laid out for kernels, about
+constexpr double kTolerable = 2.5;             // seconds in all, or twice its share of the run
+constexpr std::uint64_t kMostBytes = 8 << 20;  // of samples, which stay in memory
+constexpr std::size_t kTurnsOfOne = 4;         // of models that are opened for them
+constexpr double kOpenings = 3;                // of each of these
+constexpr double kBytesASecond = 600e6;        // that are read and laid out for kernels, about
 
 // Of slow models: each runs once warm, or each time that it opens, and is timed in each turn.
 double least_seconds(const LatencyRequest& request) {
-  if (!request.one_open) return 2 * (1 + kTurns) * request.sample_seconds;
+  if (!request.one_open) return 2 * static_cast<double>(1 + request.turns) * request.sample_seconds;
   return 2 * (kOpenings + kTurnsOfOne) * request.sample_seconds +
          kOpenings * static_cast<double>(request.model_bytes) / kBytesASecond;
 }
@@ -74,9 +74,10 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
   for (std::size_t m = 0; m < quantized.size(); ++m)
     models.push_back({opener(quantized[m]), "the quantized model", of_quantized[m]});
   const double spent = std::chrono::duration<double>(Clock::now() - start).count();
-  const auto all = latencies(exec::time_interleaved(models, {.seconds = seconds_to_take(request) - spent,
-                                                             .least_rounds = request.one_open ? kTurnsOfOne : kTurns,
-                                                             .one_open = request.one_open}));
+  const auto all =
+      latencies(exec::time_interleaved(models, {.seconds = seconds_to_take(request) - spent,
+                                                .least_rounds = request.one_open ? kTurnsOfOne : request.turns,
+                                                .one_open = request.one_open}));
   std::vector<LatencyChange> changes(quantized.size(), common);
   for (std::size_t m = 0; m < quantized.size(); ++m) {
     changes[m].before = all.front();

@@ -19,6 +19,7 @@ struct LatencyRequest {
   std::filesystem::path float_model;
   data::SampleSource* source = nullptr;  // null: inputs are made up
   std::size_t samples = 1;               // of the source, at most
+  std::size_t turns = 10;                // of each model at the least, where all are open
   int threads = 0;
   double run_seconds = 0;         // so far, of the run whose result this is
   double sample_seconds = 0;      // that one sample takes, about; 0: not known
