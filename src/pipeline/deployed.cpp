@@ -11,7 +11,6 @@
 #include "base/heap.h"
 #include "config/derived.h"
 #include "config/targets.h"
-#include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "planning/limits.h"
 #include "planning/parts.h"
@@ -226,13 +225,6 @@ const Fidelity& worst_of(const std::vector<Fidelity>& outputs) {
                            [](const auto& a, const auto& b) { return a.sqnr_db < b.sqnr_db; });
 }
 
-run::Has16BitFloats floats_of(const std::filesystem::path& file) {
-  auto model = onnx::read_model(file);
-  graph::unfold(model);
-  graph::lift_constants(model);
-  return run::find_16_bit_floats(model);
-}
-
 // As its devices compute it.
 void take(const Comparison& comparison, AccuracyResult& accuracy) {
   accuracy.samples = comparison.samples;
@@ -306,7 +298,7 @@ std::optional<Comparison> compare_models(const QuantizeOptions& options, const s
     return std::nullopt;
   }
   const auto scope = profiler.scope(run::kComparisonStage);
-  const auto low = floats_of(options.output);
+  const auto low = run::find_16_bit_floats(options.output);
   const bool is_run = runs_here(options), has_low = low.half || low.brain;
   if (is_run) measure_file(options, result);
   if (is_run && !has_low && !options.report) return std::nullopt;

@@ -49,6 +49,13 @@ Has16BitFloats find_16_bit_floats(const onnx::Model& model) {
   return {mentions(model, DataType::float16), mentions(model, DataType::bfloat16)};
 }
 
+Has16BitFloats find_16_bit_floats(const std::filesystem::path& file) {
+  auto model = onnx::read_model(file);
+  graph::unfold(model);
+  graph::lift_constants(model);
+  return find_16_bit_floats(model);
+}
+
 graph::ValueTypes low_types(onnx::Model model, const Has16BitFloats& low, const exec::PortsOf& ports_of) {
   if (low.brain) graph::relabel_bfloat16_as_float16(model);
   return exec::infer_value_types(ports_of, model);

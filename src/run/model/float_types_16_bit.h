@@ -1,6 +1,7 @@
 // The 16-bit floating-point type that a model computes in.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -20,6 +21,8 @@ struct Has16BitFloats {
 };
 /// The model must be unfolded (onnx/bodies.h), with its constants as initializers.
 Has16BitFloats find_16_bit_floats(const onnx::Model& model);
+/// The same of a file as it is.
+Has16BitFloats find_16_bit_floats(const std::filesystem::path& file);
 
 /// Types of the values of such a model, with float16 also for bfloat16, of which the runtime's CPU has no kernels.
 graph::ValueTypes low_types(onnx::Model model, const Has16BitFloats& low, const exec::PortsOf& ports_of);
