@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/index.h"
+#include "graph/rewrites/additions.h"
 #include "graph/rewrites/rewrite.h"
 
 namespace detent::graph {
@@ -32,7 +33,7 @@ Dims places_of(const Dims& axes, std::size_t rank) {
 
 class Full {
  public:
-  Full(onnx::Model& model, const ValueTypes& types) : model_(model), types_(types), index_(model) {}
+  Full(onnx::Model& model, const ValueTypes& types) : model_(model), types_(types), added_(model) {}
 
   std::size_t run() {
     std::size_t changed = 0;
@@ -41,20 +42,20 @@ class Full {
       nodes_.push_back(std::move(node));
     }
     model_.graph.nodes = std::move(nodes_);
-    for (auto& tensor : made_) model_.graph.initializers.push_back(std::move(tensor));
+    added_.move_constants_to(model_);
     return changed;
   }
 
  private:
   bool complete(onnx::Node& node) {
     constexpr std::size_t kPads = 1, kAxes = 3;  // inputs
-    const auto* axes = constant(model_, index_, node, kAxes);
+    const auto* axes = constant(model_, added_.index(), node, kAxes);
     const auto rank = rank_of(types_, node.inputs()[0]);
     if (axes == nullptr || !rank) return false;
     const auto places = places_of(onnx::to_int64s(*axes), *rank);
     Dims all(2 * *rank, 0);
     auto inputs = node.inputs();
-    if (const auto* pads = constant(model_, index_, node, kPads)) {
+    if (const auto* pads = constant(model_, added_.index(), node, kPads)) {
       const auto given = onnx::to_int64s(*pads);
       if (given.size() != places.size()) return false;
       for (std::size_t i = 0; i < places.size(); ++i) all[static_cast<std::size_t>(places[i])] = given[i];
@@ -62,11 +63,7 @@ class Full {
     } else {
       if (places.empty()) return false;
       const auto zeros = add(node.id() + "_no_pads", all), where = add(node.id() + "_places", places);
-      const auto name = index_.fresh_name(node.id() + "_ScatterElements");
-      nodes_.emplace_back("ScatterElements", name, std::vector{zeros, where, inputs[kPads]},
-                          std::vector{index_.fresh_name(name + "_result")});
-      nodes_.back().set_body(node.body());
-      inputs[kPads] = nodes_.back().outputs()[0];
+      inputs[kPads] = added_.node(nodes_, node, "ScatterElements", {zeros, where, inputs[kPads]});
     }
     inputs.resize(kAxes);
     if (inputs.back().empty()) inputs.pop_back();
@@ -75,16 +72,13 @@ class Full {
   }
 
   std::string add(const std::string& name, const Dims& values) {
-    made_.push_back(onnx::make_tensor<std::int64_t>(index_.fresh_name(name), onnx::DataType::int64,
-                                                    {static_cast<std::int64_t>(values.size())}, values));
-    return made_.back().name;
+    return added_.constant(name, onnx::DataType::int64, values);
   }
 
   onnx::Model& model_;
   const ValueTypes& types_;
-  Index index_;
+  Additions added_;
   std::vector<onnx::Node> nodes_;
-  std::vector<onnx::Tensor> made_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/rewrites/additions.h"
 #include "graph/rewrites/rewrite.h"
 
 namespace detent::graph {
@@ -20,22 +21,19 @@ constexpr std::size_t kRoi = 1, kScales = 2, kSizes = 3;  // inputs
 
 class Full {
  public:
-  Full(onnx::Model& model, const ValueTypes& types) : model_(model), types_(types), index_(model) {}
+  Full(onnx::Model& model, const ValueTypes& types) : model_(model), types_(types), added_(model) {}
 
   std::size_t run() {
     std::size_t changed = 0;
     for (auto& node : model_.graph.nodes) {
       const auto axes = axes_of(node);
       if (axes && (keeps_ratio(node) ? join_others(node, *axes) : complete(node, *axes))) ++changed;
-      for (auto* list : {&before_, &after_}) {
-        for (auto& more : *list) more.set_body(node.body());
-      }
       move_to_nodes(before_);
       nodes_.push_back(std::move(node));
       move_to_nodes(after_);
     }
     model_.graph.nodes = std::move(nodes_);
-    for (auto& tensor : made_) model_.graph.initializers.push_back(std::move(tensor));
+    added_.move_constants_to(model_);
     return changed;
   }
 
@@ -74,12 +72,13 @@ class Full {
     std::fill_n(joined.begin(), others, 1);
     joined[0] = -1;
     const auto x = node.inputs()[0], y = node.outputs()[0];
-    const auto front = put(before_, node, "Shape", {x}, {onnx::Attribute::of_int("end", others)});
-    node.set_input(0, put(before_, node, "Reshape", {x, add(node.id() + "_joined", onnx::DataType::int64, joined)}));
-    node.set_output(0, index_.fresh_name(y + "_joined"));
-    const auto kept = add(node.id() + "_kept", onnx::DataType::int64, Dims(axes.size(), 0));
-    const auto dims = put(after_, node, "Concat", {front, kept}, {onnx::Attribute::of_int("axis", 0)});
-    put(after_, node, "Reshape", {node.outputs()[0], dims});
+    const auto front = added_.node(before_, node, "Shape", {x}, {onnx::Attribute::of_int("end", others)});
+    node.set_input(0, added_.node(before_, node, "Reshape",
+                                  {x, added_.constant(node.id() + "_joined", onnx::DataType::int64, joined)}));
+    node.set_output(0, added_.index().fresh_name(y + "_joined"));
+    const auto kept = added_.constant(node.id() + "_kept", onnx::DataType::int64, Dims(axes.size(), 0));
+    const auto dims = added_.node(after_, node, "Concat", {front, kept}, {onnx::Attribute::of_int("axis", 0)});
+    added_.node(after_, node, "Reshape", {node.outputs()[0], dims});
     after_.back().set_output(0, y);
     return true;
   }
@@ -97,7 +96,7 @@ class Full {
 
   // Of the other axes it is the whole.
   std::string region_of_all(const Node& node, const Dims& axes) {
-    const auto* region = float32_constant(model_, index_, node, kRoi);
+    const auto* region = float32_constant(model_, added_.index(), node, kRoi);
     if (region == nullptr || region->count() != static_cast<std::int64_t>(2 * axes.size())) return {};
     const auto given = floats_of(*region);
     std::vector<float> all(2 * rank(node), 0);
@@ -106,42 +105,37 @@ class Full {
       all[static_cast<std::size_t>(axes[i])] = given[i];
       all[rank(node) + static_cast<std::size_t>(axes[i])] = given[axes.size() + i];
     }
-    return add(region->name + "_of_all_axes", onnx::DataType::float32, all);
+    return added_.constant(region->name + "_of_all_axes", onnx::DataType::float32, all);
   }
 
   std::string scales_of_all(const Node& node, const Dims& axes) {
     std::vector<float> all(rank(node), 1);
-    const auto* scales = float32_constant(model_, index_, node, kScales);
+    const auto* scales = float32_constant(model_, added_.index(), node, kScales);
     if (scales == nullptr || scales->count() != static_cast<std::int64_t>(axes.size()))
-      return put_in(node, add(node.id() + "_ones", onnx::DataType::float32, all), axes, node.inputs()[kScales]);
+      return put_in(node, added_.constant(node.id() + "_ones", onnx::DataType::float32, all), axes,
+                    node.inputs()[kScales]);
     const auto given = floats_of(*scales);
     for (std::size_t i = 0; i < axes.size(); ++i) all[static_cast<std::size_t>(axes[i])] = given[i];
-    return add(scales->name + "_of_all_axes", onnx::DataType::float32, all);
+    return added_.constant(scales->name + "_of_all_axes", onnx::DataType::float32, all);
   }
 
   // What the other axes have comes from the value itself.
   std::string sizes_of_all(const Node& node, const Dims& axes) {
     const auto& sizes = node.inputs()[kSizes];
     const auto shape = static_shape(types_, node.inputs()[0]);
-    const int constant = index_.initializer(sizes);
-    if (!shape || constant == kNone) return put_in(node, put(before_, node, "Shape", {node.inputs()[0]}), axes, sizes);
+    const int constant = added_.index().initializer(sizes);
+    if (!shape || constant == kNone)
+      return put_in(node, added_.node(before_, node, "Shape", {node.inputs()[0]}), axes, sizes);
     Dims all(shape->begin(), shape->end());
     const auto given = onnx::to_int64s(model_.graph.initializers[static_cast<std::size_t>(constant)]);
     for (std::size_t i = 0; i < std::min(axes.size(), given.size()); ++i)
       all[static_cast<std::size_t>(axes[i])] = given[i];
-    return add(sizes + "_of_all_axes", onnx::DataType::int64, all);
+    return added_.constant(sizes + "_of_all_axes", onnx::DataType::int64, all);
   }
 
   std::string put_in(const Node& node, const std::string& all, const Dims& axes, const std::string& some) {
-    return put(before_, node, "ScatterElements", {all, add(node.id() + "_axes", onnx::DataType::int64, axes), some});
-  }
-
-  std::string put(std::vector<Node>& to, const Node& node, const std::string& type, std::vector<std::string> inputs,
-                  std::vector<onnx::Attribute> attributes = {}) {
-    const auto name = index_.fresh_name(node.id() + "_" + type);
-    to.emplace_back(type, name, std::move(inputs), std::vector{index_.fresh_name(name + "_result")},
-                    std::move(attributes));
-    return to.back().outputs()[0];
+    return added_.node(before_, node, "ScatterElements",
+                       {all, added_.constant(node.id() + "_axes", onnx::DataType::int64, axes), some});
   }
 
   void move_to_nodes(std::vector<Node>& nodes) {
@@ -149,18 +143,10 @@ class Full {
     nodes.clear();
   }
 
-  template <class T>
-  std::string add(const std::string& name, onnx::DataType type, const std::vector<T>& values) {
-    made_.push_back(
-        onnx::make_tensor<T>(index_.fresh_name(name), type, {static_cast<std::int64_t>(values.size())}, values));
-    return made_.back().name;
-  }
-
   onnx::Model& model_;
   const ValueTypes& types_;
-  Index index_;
+  Additions added_;
   std::vector<Node> nodes_, before_, after_;
-  std::vector<onnx::Tensor> made_;
 };
 
 }  // namespace
