@@ -36,7 +36,7 @@ Setting read_setting() {
 
 }  // namespace
 
-int failpoint(const char* name) noexcept {
+int failpoint(const char* name, const std::stop_token& stop) noexcept {
   static const Setting setting = read_setting();
   static std::atomic<long> seen = 0;
   if (setting.place.empty() || setting.place != name) return 0;
@@ -47,6 +47,9 @@ int failpoint(const char* name) noexcept {
   if (setting.action == "stop") std::raise(SIGSTOP);
   if (setting.action == "hang") std::this_thread::sleep_for(std::chrono::minutes(1));
   if (setting.action == "nap") std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (setting.action == "wait") {
+    while (!stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   if (setting.action == "ENOSPC") return ENOSPC;
   if (setting.action == "EIO") return EIO;
   if (setting.action == "ENOMEM") return ENOMEM;

@@ -200,7 +200,7 @@ def test_all_ranks_end_when_time_is_up(tmp_path: Path) -> None:
     work.mkdir()
     command = ["search", tmp_path / "m.onnx", "-o", tmp_path / "out", "--calibration-data", data, "--work-dir", work, "--json"]
     for seconds in (12, 40, 120):  # a busy machine times nothing in the first of these
-        found = mpirun(3, *command, "--points", 60, "--time-limit", seconds, DETENT_FAILPOINT="search.point=nap")
+        found = mpirun(3, *command, "--points", 60, "--time-limit", seconds, DETENT_FAILPOINT="search.point=wait@5")
         assert found.returncode == 0 or f"the time limit of {seconds} s has passed" in found.stderr, found.stderr
         front = json.loads(found.stdout) if found.returncode == 0 else {"points": []}
         if len(front["points"]) >= 2:

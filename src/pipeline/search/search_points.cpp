@@ -270,7 +270,7 @@ std::string SearchPoints::reason_against(SearchPoint& point, void (SearchPoints:
 
 void SearchPoints::make(SearchPoint& point) {
   trim_heap();  // of the model before
-  failpoint("search.point");
+  failpoint("search.point", options_.stop);
   const auto file = file_of(point);
   const bool float_has_run = float_runs_.are_all;
   const auto found = point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file);
