@@ -111,7 +111,6 @@ class Search {
     const bool helps = shim::rank_of(ranks()) != 0;
     if (!helps) check_memory_to_time(options_, 0);
     run_until(run_, leave_rest_to_first);
-    would_fall_back_ = nodes_that_would_fall_back(run_, formats_);
     if (!helps) {
       check_memory_to_time(options_, run_.runtime->peak_activation_bytes());
       find_front();
@@ -169,13 +168,14 @@ class Search {
   std::vector<SearchPoint> points_of_single_formats() {
     const shim::Apart apart(ranks());
     std::vector<SearchPoint> points;
-    for (auto& single : single_formats(run_, candidates_, formats_, would_fall_back_)) {
+    for (auto& single : single_formats(run_, candidates_, formats_)) {
       if (!is_worth_a_model(single)) continue;
-      SearchPoint point;
-      point.name = single.name;
-      if (!single.runs_alone) point = expected_point(single.name, single.choice);
+      auto point = expected_point(single.name, single.choice);
       point.single = true;
-      if (!single.runs_alone && !known_.insert(point.node_formats).second) continue;
+      if (!known_.insert(point.node_formats).second) continue;
+      if (single.runs_alone) point.node_formats.clear();
+      if (single.format == NodeFormat::a16w8)
+        choices_.erase(point.name);  // which nodes it leaves in float is not known
       points.push_back(std::move(point));
     }
     return points;
@@ -396,7 +396,6 @@ class Search {
   const SharedByRuns shared_;
   Run run_;
   std::vector<NodeFormat> formats_;
-  std::vector<std::string> would_fall_back_;
   Candidates candidates_;
   std::vector<searching::FrontPoint> front_;
   std::optional<SearchPoints> points_;

@@ -30,6 +30,7 @@ struct Draft {
   std::vector<std::size_t> fallbacks;
   std::optional<Sensitivities> sensitivities;  // unset: not measured for this model yet
   std::optional<quantization::Emitted> emitted;
+  bool is_cut = false;  // of these nodes only some become integers in the end: no weight makes up for another's error
   std::vector<LayerTuning> layers;  // of fine-tuning, whose integers `emitted` has
   AccuracyResult result;            // what was measured, and what remedies did
   double before_db = 0;             // as AccuracyResult::sqnr_db, before any remedy

@@ -158,17 +158,6 @@ bool apply(Remedy& remedy, Draft& draft, Evaluator& evaluator) {
   return better;
 }
 
-std::vector<std::string> nodes_that_would_fall_back(const Draft& draft, Evaluator& evaluator) {
-  const auto judged = evaluator.judged(draft);
-  auto other = draft;
-  measure(other, evaluator);
-  apply(*fallback(), other, evaluator);
-  evaluator.set_judged(judged);
-  std::vector<std::string> nodes;
-  for (const auto n : other.fallbacks) nodes.push_back(draft.prepared.model.graph.nodes[n].id());
-  return nodes;
-}
-
 void improve(Draft& draft, Evaluator& evaluator) {
   try {
     for (const auto& row : kOfForms) {

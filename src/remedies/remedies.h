@@ -31,9 +31,6 @@ void improve_emitted(Draft& draft, Evaluator& evaluator);
 /// The same for remedies that change how it is written, behind all others.
 void improve_written(Draft& draft, Evaluator& evaluator);
 
-/// Nodes, by Node::id(), that would be left in float if no format had been given to them; the draft stays as it is.
-std::vector<std::string> nodes_that_would_fall_back(const Draft& draft, Evaluator& evaluator);
-
 /// Leaves nodes in float, by Node::id(), that the runtime computes otherwise than their integers say, and fills
 /// `draft.result` anew.
 void leave_in_float(Draft& draft, Evaluator& evaluator, const std::vector<std::string>& nodes);

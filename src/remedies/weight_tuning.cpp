@@ -154,6 +154,7 @@ TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig
        .activity = env.activity,
        .stop = options.stop,
        .static_types = &types,
+       .symmetric = draft.is_cut,
        .ranks = resources.ranks},
       tuned.notes);
   return tuned;

@@ -30,11 +30,12 @@ double distance(const std::array<double, 3>& a, const std::array<double, 3>& b) 
 
 }  // namespace
 
-bool dominates(const Costs& a, const Costs& b, double slack, double margin) {
+bool dominates(const Costs& a, const Costs& b, double slack, const Margins& margins) {
   const auto no_worse = [&](double mine, double other) { return mine <= other * (1 + slack); };
-  const auto better = [&](double mine, double other) { return mine < other * (1 - margin); };
+  const auto better = [&](double mine, double other, double margin) { return mine < other * (1 - margin); };
   return no_worse(a.error, b.error) && no_worse(a.seconds, b.seconds) && no_worse(a.bytes, b.bytes) &&
-         (better(a.error, b.error) || better(a.seconds, b.seconds) || better(a.bytes, b.bytes));
+         (better(a.error, b.error, margins.error) || better(a.seconds, b.seconds, margins.seconds) ||
+          better(a.bytes, b.bytes, margins.bytes));
 }
 
 std::vector<FrontPoint> pareto_front(const Problem& problem, const Costs& whole) {

@@ -14,9 +14,14 @@ struct FrontPoint {
   Costs costs;
 };
 
+/// Shares of another point's costs, by which something has to be better to count.
+struct Margins {
+  double error = 0, seconds = 0, bytes = 0;
+};
+
 /// Whether `a` is no worse than `b` in anything by more than a share of `slack` of b's, and better in something by more
-/// than a share of `margin`.
-bool dominates(const Costs& a, const Costs& b, double slack = 0, double margin = 0);
+/// than its margin.
+bool dominates(const Costs& a, const Costs& b, double slack = 0, const Margins& margins = {});
 
 /// The cheapest choices for a sweep of prices, each once, by falling error; those that another one dominates are left
 /// out. `whole` is what seconds and bytes count in shares of: the costs of the model that the sweep begins with.

@@ -28,8 +28,9 @@ std::string front_of(std::vector<SearchPoint> points) {
 
 TEST(MarkFront, AMixtureHasToBeatAFormatAloneClearly) {
   const auto single = point(true, 1e-3, 1, 1000);
-  EXPECT_EQ(front_of({single, point(false, 0.95e-3, 1, 1000)}), "11");
-  EXPECT_EQ(front_of({single, point(false, 0.85e-3, 1, 1000)}), "01");
+  EXPECT_EQ(front_of({single, point(false, 0.6e-3, 1, 1000)}), "11");
+  EXPECT_EQ(front_of({single, point(false, 0.45e-3, 1, 1000)}), "01");
+  EXPECT_EQ(front_of({single, point(false, 1e-3, 1, 950)}), "11");
   EXPECT_EQ(front_of({single, point(false, 1e-3, 0.85, 1005)}), "01");
   EXPECT_EQ(front_of({single, point(false, 0.1e-3, 1.05, 1000)}), "11");  // which is slower
 }

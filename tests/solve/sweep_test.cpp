@@ -1,6 +1,10 @@
 // A small model from float weights to tuned integers, and on after an interruption.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
 #include <stop_token>
 
 #include "solve/algebra/kernels.h"
@@ -30,13 +34,15 @@ struct Settings {
   std::uint64_t together = std::uint64_t{1} << 30;
   std::vector<std::size_t> in_body = {};  // layers that are taken to be in bodies
   std::shared_ptr<const shim::Device> place = {};
+  std::size_t samples = 16;
+  bool symmetric = false;
 };
 
 Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::size_t stop_after = 0) {
   cpu_kernels(CPU_PLUGIN);
   const Model model = float_model();
   Tuned run;
-  Samples samples(16);
+  Samples samples(settings.samples);
   store::SpoolOptions spool_options;
   spool_options.directory = folder / "spool";
   spool_options.residency = settings.residency;
@@ -49,6 +55,7 @@ Tuned tune(const std::filesystem::path& folder, const Settings& settings, std::s
   options.memory.layers.assign(3, std::uint64_t{1} << 30);
   options.memory.together = settings.together;
   options.place = settings.place;
+  options.symmetric = settings.symmetric;
   options.stop = stop.get_token();
   options.solved = [&, done = std::size_t{0}](const LayerTuning&) mutable {
     if (++done == stop_after) stop.request_stop();
@@ -107,6 +114,38 @@ TEST(Tuning, MemoryAndThreadsDoNotChangeTheResult) {
     other.threads = 3;
     EXPECT_EQ(tune(other).bytes(), expected);
   }
+}
+
+// How far a tuned weight is from the float one.
+double distance(const Tuned& run, const std::string& weight) {
+  const auto bytes = [](const Model& model, const std::string& name) {
+    const auto& all = model.graph.initializers;
+    return std::find_if(all.begin(), all.end(), [&](const auto& tensor) { return tensor.name == name; })->data.bytes();
+  };
+  const auto floats = [](std::span<const std::byte> of) {
+    Floats values(of.size() / sizeof(float));
+    std::memcpy(values.data(), of.data(), of.size());
+    return values;
+  };
+  const Model exact = float_model();
+  const auto values = floats(bytes(exact, weight)), scales = floats(bytes(run.model, weight + "_scale"));
+  const auto integers = bytes(run.model, weight + "_quantized");
+  double sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    sum += std::pow(values[i] - scales[i % scales.size()] * static_cast<std::int8_t>(integers[i]), 2);
+  return sum;
+}
+
+// Only asymmetric targets, which many positions have, make up for the layer before: away from the float weights.
+TEST(Tuning, SymmetricTargetsDoNotMakeUpForLayersBefore) {
+  Settings settings = settings_of(WeightSolver::gptq), symmetric = settings;
+  symmetric.symmetric = true;
+  EXPECT_EQ(tune(settings).bytes(), tune(symmetric).bytes());
+  settings.samples = symmetric.samples = 256;
+  const Tuned usual = tune(settings), apart = tune(symmetric);
+  EXPECT_EQ(distance(usual, "a"), distance(apart, "a"));
+  EXPECT_GT(distance(usual, "b"), 1.02 * distance(apart, "b"));
+  EXPECT_GT(distance(usual, "c"), 1.02 * distance(apart, "c"));
 }
 
 // Both branches on a device, whose part the CPU's provider plays; one that the runtime does not have is refused by

@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "onnx/model.h"
 #include "onnx/write.h"
+#include "pipeline/search/search_singles.h"
 #include "profile/html_report.h"
 #include "profile/report.h"
 #include "run/command.h"
@@ -99,7 +100,7 @@ std::string command_of(const SearchOptions& options, const SearchPoint& point) {
   if (options.threads > 0) line += fmt::format(" --threads {}", options.threads);
   if (point.node_formats.empty()) {
     if (options.kernel_table) line += " --set " + run::quoted("kernel-table=" + options.kernel_table->string());
-    return line + " --format " + point.name;
+    return line + (point.name == kInt8ForSize ? " --format int8 --optimize-for size" : " --format " + point.name);
   }
   return line + " --config " + run::quoted((options.output / (point.name + ".yaml")).string());
 }

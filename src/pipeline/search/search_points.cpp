@@ -20,6 +20,7 @@
 #include "config/presets.h"
 #include "detent/quantize.h"
 #include "onnx/model.h"
+#include "pipeline/search/search_singles.h"
 #include "pipeline/stages/mixed.h"
 #include "planning/limits.h"
 #include "profile/meters.h"
@@ -97,6 +98,10 @@ run::DeployedFidelity SearchPoints::write_mixture(SearchPoint& point, const std:
 run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::filesystem::path& file) {
   auto options = base_of(options_);
   options.format = point.name;
+  if (point.name == kInt8ForSize) {
+    options.format = config::name_of(config::NodeFormat::int8);
+    options.optimize_for = OptimizeFor::size;
+  }
   options.config = preset_config("balanced");
   std::vector<std::string_view> given;
   config::resolve(options, given);

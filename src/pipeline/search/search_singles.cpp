@@ -6,7 +6,6 @@
 
 #include "config/derived.h"
 #include "pipeline/stages/integers.h"
-#include "remedies/remedies.h"
 #include "run/model/choose_by_speed.h"
 
 namespace detent::pipeline {
@@ -26,11 +25,10 @@ std::vector<std::string> faster_in_float(Run& run) {
       .in_float;
 }
 
-// As `format`, where they can be.
-void leave_in_float(const Candidates& candidates, const std::vector<std::string>& nodes, searching::Choice& choice,
-                    NodeFormat format = NodeFormat::fp32) {
+// With weights of 8 bits, where they can have them.
+void leave_in_float(const Candidates& candidates, const std::vector<std::string>& nodes, searching::Choice& choice) {
   const std::set<std::string> left(nodes.begin(), nodes.end());
-  const auto in_float = candidates.all_in(format);
+  const auto in_float = candidates.all_in(NodeFormat::w8);
   for (std::size_t l = 0; l < choice.size(); ++l) {
     if (left.contains(candidates.layers[l].node)) choice[l] = in_float[l];
   }
@@ -57,29 +55,20 @@ void add_recurrent(const Candidates& candidates, searching::Choice& choice) {
 
 }  // namespace
 
-std::vector<std::string> nodes_that_would_fall_back(Run& run, std::span<const NodeFormat> formats) {
-  if (!run.integers || std::find(formats.begin(), formats.end(), NodeFormat::int8) == formats.end()) return {};
-  auto& integers = *run.integers;
-  if (!integers.evaluator || integers.draft.assignment.placement.marks.empty()) return {};
-  return remedies::nodes_that_would_fall_back(integers.draft, *integers.evaluator);
-}
-
-std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates, std::span<const NodeFormat> formats,
-                                         const std::vector<std::string>& would_fall_back) {
+std::vector<SingleFormat> single_formats(Run& run, const Candidates& candidates, std::span<const NodeFormat> formats) {
   std::vector<SingleFormat> all;
   for (const auto format : formats) {
     if (format == NodeFormat::fp32) continue;
     SingleFormat single{std::string(config::name_of(format)), format, candidates.all_in(format)};
-    single.runs_alone = format == NodeFormat::a16w8;
+    single.runs_alone = config::is_static(format);
     if (format == NodeFormat::dynamic) store_others(candidates, single.choice);
     if (format == NodeFormat::int8 && run.integers) {
       auto for_size = single;
-      for_size.name += "-for-size";
+      for_size.name = kInt8ForSize;
       add_recurrent(candidates, for_size.choice);
       store_others(candidates, for_size.choice);
-      leave_in_float(candidates, would_fall_back, for_size.choice);
       single.choice = for_size.choice;
-      leave_in_float(candidates, faster_in_float(run), single.choice, NodeFormat::w8);
+      leave_in_float(candidates, faster_in_float(run), single.choice);
       all.push_back(std::move(single));
       all.push_back(std::move(for_size));
     } else {

@@ -202,6 +202,7 @@ void tune_mixed_weights(Run& run) {
   draft.emitted =
       quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
   if (!work.measured || !work.tunes_if_needed || !config::may_tune(run.options)) return;
+  draft.is_cut = true;
   remedies::improve_emitted(draft, *work.evaluator);
   run.note(draft.notes);
 }

@@ -47,6 +47,9 @@ struct FinetuneOptions {
   /// Types of the float model with the shapes of one sample, which tell which layers need the float model's outputs;
   /// null: where the model leaves shapes open, all do.
   const graph::ValueTypes* static_types = nullptr;
+  /// Whether all targets are symmetric, however many positions there are. Asymmetric ones make up for what the layers
+  /// before lose, which is wrong where some of those come to have another format.
+  bool symmetric = false;
   /// That share the samples, and the rows of each layer; null: this process has them all.
   shim::Ranks* ranks = nullptr;
 };

@@ -74,7 +74,11 @@ bool LayerTuner::needs_targets_by_shape(std::size_t i) const {
   }
   if (!has_symmetric_targets() || shape.empty()) return true;
   const auto positions = positions_per_weight(geometry_of(float_, layer, shape), shape, records_[i]);
-  return asymmetric_share(positions) > 0;
+  return share_of_asymmetric(positions) > 0;
+}
+
+float LayerTuner::share_of_asymmetric(double positions_per_weight, std::int32_t levels) const {
+  return options_.symmetric ? 0 : asymmetric_share(positions_per_weight, levels);
 }
 
 // In mini-batches. Inputs that are mixed of both branches have the float branch's outputs for targets; and so has a
@@ -155,7 +159,7 @@ data::Array LayerTuner::mixed_targets(const LayerProblem& problem, const store::
       symmetric_targets(problem.weights, problem.geometry, problem.bias, record[0].shape, data::floats(record[0]),
                         kernels_, thread_count(options_.threads)));
   const auto exact = problem.needs_targets ? data::floats(record[1]) : std::span<const float>();
-  const float share = asymmetric_share(problem.positions_per_weight, problem.weights.levels());
+  const float share = share_of_asymmetric(problem.positions_per_weight, problem.weights.levels());
   for (std::size_t i = 0; i < exact.size(); ++i) (*outputs)[i] += share * (exact[i] - (*outputs)[i]);
   return {record[0].type, problem.geometry.output_shape(record[0].shape),
           std::as_bytes(std::span<const float>(*outputs)), outputs};
@@ -262,7 +266,7 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   const bool judged = problem.judges > 0;
   const bool integers_only =
       find_solver(config.rounding)->takes_symmetric_form && coordinate_sweeps(config) == 0 && judged;
-  const float share = problem.needs_targets ? asymmetric_share(problem.positions_per_weight, weights.levels()) : 0;
+  const float share = problem.needs_targets ? share_of_asymmetric(problem.positions_per_weight, weights.levels()) : 0;
   set_targets(form, weights, bias, {share, config.update_bias, integers_only}, kernels_, control.threads);
   found.solution = solver_.solve(weights, form, bias, config, control);
   if (config.update_scale) {

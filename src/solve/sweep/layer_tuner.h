@@ -96,6 +96,7 @@ class LayerTuner {
   bool shares_rows() const { return options_.device.is_cpu() && !options_.config.early_stop; }
   bool has_symmetric_targets() const;
   bool needs_targets_by_shape(std::size_t layer) const;
+  float share_of_asymmetric(double positions_per_weight, std::int32_t levels = 256) const;
   SolvedLayer unsolved(const LayerProblem& problem) const;
   data::Array mixed_targets(const LayerProblem& problem, const store::Record& record) const;
   void begin(LayerProblem& problem, const store::Record& record);
