@@ -308,7 +308,7 @@ def test_a_convolution_of_unknown_rank_is_listed(tmp_path: Path) -> None:
 def peak_of(*command: object) -> tuple[int, str]:
     """The largest process of a command as the kernel counts it, in bytes, and what it printed. It must succeed."""
     words = [sys.executable, "-c", PEAK, str(support.DETENT), *map(str, command)]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    result = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stderr
     peak, _, told = result.stdout.partition("\n")
     return int(peak) * 1024, told

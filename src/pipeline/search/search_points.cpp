@@ -111,6 +111,7 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   const auto made = quantize(options);
   point.bytes = made.model_bytes_after;
   inferences_ += 3 * made.samples;
+  if (made.accuracy) inferences_ += 2 * made.accuracy->samples * made.accuracy->sensitivities.size();  // each alone
   open_samples();
   source_->skip(source_->sample_count() - judged_);
   return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options), {},
