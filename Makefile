@@ -6,7 +6,7 @@ ARCH ?= $(shell uname -m)
 ifeq ($(ARCH),$(shell uname -m))
 override ARCH :=
 endif
-MODELS ?= ppocr_cls ppocr_det opennsfw digits photos fonts text
+MODELS ?= ppocr_cls ppocr_det ppocr_rec opennsfw digits photos fonts text
 
 PYTHON := build/venv/bin/python
 # Caches and temporary files stay in build/ too.
@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda setup configure build models runtimes docs test check sanitize sanitize-all faults fuzz demo bench wheel
+.PHONY: all cuda setup configure build models runtimes docs test test-all costs check sanitize sanitize-all faults fuzz demo bench wheel
 .PHONY: package format lint clean distclean help
 
 all: build  ## install what is needed and build build/detent
@@ -25,7 +25,7 @@ setup:  ## install system packages, Python environment, ONNX Runtime headers, if
 	@scripts/setup.sh
 
 build: configure
-	@cmake --build build --target detent
+	@$(COMPILE) detent
 
 configure: setup
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
@@ -43,10 +43,18 @@ models: setup  ## fetch trained models and data for tests and demo into build/mo
 runtimes: setup  ## fetch other versions of ONNX Runtime, which the tests load models in
 	@scripts/setup.sh runtimes
 
+# What is compiled shows as one line that counts, also where the output is no terminal.
+COMPILE := scripts/compile.sh
+CTEST := ctest --test-dir build --output-on-failure --no-tests=error -j 2
+
 ifeq ($(ARCH),)
-test: models runtimes configure  ## run all tests
-	@cmake --build build
-	@ctest --test-dir build --output-on-failure --no-tests=error -j 2
+test: models runtimes configure  ## run the first set of tests: all units, and each command, format and kind of input at least once
+	@$(COMPILE) all
+	@$(CTEST) -LE full
+
+test-all: models runtimes configure  ## run all tests (SLICE=3/5: the third of five parts of what `make test` leaves out)
+	@$(COMPILE) all full_set
+	@if [ -n "$(SLICE)" ]; then $(CTEST) -R "$$($(PYTHON) tests/tools/costs.py slice build $(SLICE))"; else $(CTEST); fi
 else ifeq ($(ARCH),windows)
 test: models build package  # what it writes beside what this machine writes
 	@scripts/test_windows.sh
@@ -60,7 +68,12 @@ faults: configure  ## let every call to the system fail, one after another, and 
 	@cmake --build build --target detent detent_python failing_calls
 	@for tried in faults kills; do DETENT_ONNXRUNTIME=$(CURDIR)/build/libonnxruntime.so $(PYTHON) tests/e2e/$$tried.py || exit 1; done
 
-demo: setup  ## quantize two trained models and compare their scores with the float models'
+costs:  ## print what the last run of the tests and the last build took: the forty dearest of both, and sums by kind
+	@$(PYTHON) tests/tools/costs.py show build
+
+demo:  ## quantize two trained models and compare their scores with the float models'
+	@[ -x build/detent ] || echo "make demo: about 6 minutes on two cores, most of them to compile; downloads about 300 MB into build/"
+	@$(MAKE) --no-print-directory setup
 	@$(MAKE) --no-print-directory -j 2 build models  # models are fetched while the compiler works
 	@$(PYTHON) examples/demo/demo.py
 
@@ -109,7 +122,7 @@ sanitize: setup  ## test the parsers and the spool with AddressSanitizer and Und
 	cmake --preset parsers -DDETENT_WERROR=$(WERROR) --log-level=WARNING >build/configure.log 2>&1 \
 	  || { cat build/configure.log >&2; exit 1; }
 	@cmake --build --preset parsers -j 2
-	@ctest --preset parsers --no-tests=error -j 2
+	@ctest --preset parsers --no-tests=error -LE full -j 2
 
 sanitize-all: setup  ## the same for the unit tests of all rooms (half an hour or more)
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \
