@@ -30,7 +30,7 @@ from measure import HERE, ToolFailed, environment, measure
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 from turns import Limits
 
-DEMO = HERE + "/../examples/demo/tasks.py"
+DEMO = f"{HERE}/tasks_small.py"
 DIGITS, DETECTOR, SENTENCES, LINES, FILES, SPEECH = (
     f"{HERE}/tasks_{name}.py" for name in ("digits", "detector", "sentences", "lines", "files", "speech")
 )

@@ -1,4 +1,4 @@
-"""What the tasks that scores.py adds to the demo's share. Their scripts are started as examples/demo/tasks.py is:
+"""What the tasks of scores.py share, but for those of tasks_small.py. Their scripts are started as tasks_small.py is:
 
 SCRIPT prepare TASK MODELS DIR         writes DIR/model.onnx, DIR/calibration/*.npz and DIR/test.npy or .npz
 SCRIPT accuracy TASK DIR FLOAT OUTPUT  prints the score of OUTPUT (.npy, a model's results on the test samples);

@@ -1,6 +1,6 @@
 """The features of Yahoo's open_nsfw, a thin ResNet-50, tell handwritten digits apart; the command line is tasks_common.py's.
 
-The demo does the same with 250 digits. Here are more of them: between models whose scales differ in the seventh place alone
+tasks_small.py does the same with 250 digits. Here are more of them: between models whose scales differ in the seventh place alone
 (detent's and quantize_static's minmax) 250 gave 2 points of difference."""
 
 import pathlib

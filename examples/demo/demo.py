@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Quantizes trained models with detent and compares their scores with the float models' on held-back data.
+"""Quantizes trained models with detent's defaults and compares size, latency, score and memory with the float models'.
 
-    demo.py [NAME...]       NAME: ppocr_cls opennsfw (default: both); DETENT names the binary, otherwise build/detent
+    demo.py [NAME...]       NAME: recogniser detector (default: both); DETENT names the binary, otherwise build/detent
 
 Every memory figure is the peak that the operating system reports for a separate process. This process stays small on
 purpose (no numpy here): Linux counts a parent's memory at the moment of the fork as its child's."""
@@ -15,14 +15,15 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-BUILD = HERE.parent.parent / "build"
+ROOT = HERE.parent.parent
+BUILD = ROOT / "build"
 DETENT = os.environ.get("DETENT", str(BUILD / "detent"))
-TITLES = {
-    "ppocr_cls": "ppocr_cls: is a line of text upside down? 500 held-back lines, calibrated on 64 others; for size",
-    "opennsfw": "opennsfw: a ResNet-50's features tell handwritten digits apart; 250 held back, calibrated on 64 others",
+ROWS = ["size", "latency of a sample", "score", "peak memory"]
+# Name: the script of its task, the model's name there, what the score is.
+TASKS = {
+    "recogniser": ("tasks_lines.py", "ppocr_rec", "lines of text that PP-OCR's recogniser reads without a mistake, of 300"),
+    "detector": ("tasks_detector.py", "ppocr_det", "F1 of the boxes that PP-OCR's detector finds around lines of text, 48 pages"),
 }
-# So small a network runs faster in float on most machines, and would stay so.
-OPTIONS = {"ppocr_cls": ["--optimize-for", "size"], "opennsfw": []}
 
 
 def measured(command):
@@ -37,59 +38,57 @@ def measured(command):
     return output, time.perf_counter() - start, usage.ru_maxrss * 1024
 
 
-def python(script, *arguments):
-    return measured([sys.executable, HERE / script, *arguments])
+def task_script(name, *arguments):
+    return measured([sys.executable, ROOT / "bench" / TASKS[name][0], *arguments])[0]
 
 
 def megabytes(count):
-    return f"{count / 1e6:.2f} MB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+    return f"{count / 1e6:.1f} MB"
 
 
-def score(task, model, work, name):
-    """The column of one model: size, accuracy, milliseconds, peak memory."""
-    output, _, peak = python("score.py", model, work / "test.npy", work / f"{name}.npy")
-    right = python("tasks.py", "accuracy", task, work, work / "features.npy", work / f"{name}.npy")[0]
-    return [megabytes(os.path.getsize(model)), f"{100 * float(right):.1f} %", f"{float(output):.2f}", megabytes(peak)]
+def column(name, model, work, results):
+    """Size, latency, score and peak memory of one model; `results` (.npy) gets what it makes of the held-back samples."""
+    output, _, peak = measured([sys.executable, HERE / "score.py", model, work / "test.npy", results])
+    score = float(task_script(name, "accuracy", TASKS[name][1], work, work / "float.npy", results))
+    return [megabytes(os.path.getsize(model)), f"{float(output):.2f} ms", f"{100 * score:.1f} %", megabytes(peak)]
 
 
-def demo(task, work):
-    target, profile = BUILD / "demo" / f"{task}.int8.onnx", BUILD / "demo" / f"{task}.profile.yaml"
-    python("tasks.py", "prepare", task, BUILD / "models", work)
-    command = [
-        DETENT,
-        "quantize",
-        "--no-bench",
-        work / "model.onnx",
-        "-o",
-        target,
-        "--calibration-data",
-        work / "calibration",
-        "--profile",
-        profile,
-        *OPTIONS[task],
-    ]
-    _, seconds, peak = measured(command)
-    if (work / "train.npy").is_file():
-        python("score.py", work / "model.onnx", work / "train.npy", work / "features.npy")
-    columns = [score(task, work / "model.onnx", work, "float"), score(task, target, work, "int8")]
-    print(f"\n{TITLES[task]}\n  {'':<16}{'float':>12}{'int8':>12}")
-    for row in zip(["size", "accuracy", "ms per sample", "peak memory"], *columns):
-        print("  {:<16}{:>12}{:>12}".format(*row))
-    print(f"  detent quantize took {seconds:.1f} s, peak memory {megabytes(peak)}")
-    print(f"  wrote {os.path.relpath(target)} and {os.path.relpath(profile)}", flush=True)
+def quantize(name, work):
+    """Both columns of the table, and a line on the run itself."""
+    target, report = BUILD / "demo" / f"{name}.int8.onnx", BUILD / "demo" / f"{name}.html"
+    task_script(name, "prepare", TASKS[name][1], BUILD / "models", work)
+    command = [DETENT, "quantize", work / "model.onnx", "-o", target, "--calibration-data", work / "calibration"]
+    print(
+        f"\n{name}: detent quantize model.onnx -o {target.name} --calibration-data calibration/ --report {report.name}", flush=True
+    )
+    told, seconds, peak = measured([*command, "--report", report])
+    print(told.rstrip())
+    columns = [column(name, work / "model.onnx", work, work / "float.npy"), column(name, target, work, work / "int8.npy")]
+    shown = " and ".join(os.path.relpath(path) for path in (target, report))
+    return columns, f"{name}: took {seconds:.0f} s, at most {megabytes(peak)}; wrote {shown}"
 
 
-def main(tasks):
-    for task in tasks:
-        if task not in TITLES:
-            sys.exit(f"demo: no such model: {task} (there are: {', '.join(TITLES)})")
+def main(names):
+    for name in names:
+        if name not in TASKS:
+            sys.exit(f"demo: no such model: {name} (there are: {', '.join(TASKS)})")
     if not shutil.which(DETENT):
         sys.exit(f"demo: {DETENT} does not exist; run make first")
     (BUILD / "demo").mkdir(parents=True, exist_ok=True)
-    for task in tasks:
+    columns, lines = [], []
+    for name in names:
         with tempfile.TemporaryDirectory(dir=BUILD / "demo") as work:
-            demo(task, pathlib.Path(work))
-    print("\nPeak memory of inference includes Python with NumPy and ONNX Runtime itself.")
+            both, line = quantize(name, pathlib.Path(work))
+        columns += both
+        lines.append(line)
+    print("\n" + " " * 20 + "".join(f"{name:>26}" for name in names))
+    print(" " * 20 + f"{'float':>13}{'int8':>13}" * len(names))
+    for row, *values in zip(ROWS, *columns):
+        print(f"{row:<20}" + "".join(f"{value:>13}" for value in values))
+    print(f"\nmeasured in ONNX Runtime's default settings, on samples that calibration did not see:\n{chr(10).join(lines)}")
+    for name in names:
+        print(f"score of the {name}: {TASKS[name][2]}")
+    print("Peak memory of inference includes Python with NumPy and ONNX Runtime itself.")
 
 
-main(sys.argv[1:] or list(TITLES))
+main(sys.argv[1:] or list(TASKS))

@@ -1,4 +1,4 @@
-"""Trained models with their own samples, as the tasks of demo and benchmarks prepare them; and folders with a model and
+"""Trained models with their own samples, as the tasks of the benchmarks prepare them; and folders with a model and
 samples in the same form: model.onnx and calibration/*.npz."""
 
 import functools
@@ -15,7 +15,7 @@ from case import COUNT, ROOT, Case, Sample
 BENCH = ROOT / "bench"
 #: The file in build/models, and the script of its task.
 TASKS = {
-    "ppocr_cls": ROOT / "examples" / "demo" / "tasks.py",
+    "ppocr_cls": BENCH / "tasks_small.py",
     "ppocr_det": BENCH / "tasks_detector.py",
     "ppocr_rec": BENCH / "tasks_lines.py",
     "opennsfw": BENCH / "tasks_digits.py",

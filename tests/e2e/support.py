@@ -20,7 +20,7 @@ DETENT = pathlib.Path(os.environ.get("DETENT", ROOT / "build" / "detent"))
 MODELS = pathlib.Path(os.environ.get("DETENT_MODELS", ROOT / "build" / "models"))
 # Packages for language models, which `scripts/setup.sh runtimes` fetches.
 LANGUAGE = MODELS.parent / "deps" / "language"
-TASKS = ROOT / "examples" / "demo" / "tasks.py"
+TASKS = ROOT / "bench" / "tasks_small.py"
 TYPES = {
     "int8": QuantType.QInt8,
     "uint8": QuantType.QUInt8,

@@ -1,9 +1,9 @@
-"""The tasks of the demo's models.
+"""Two tasks of few samples, for tests: which way up a line of text is, and handwritten digits.
 
-    tasks.py prepare TASK MODELS DIR         writes DIR/model.onnx, DIR/calibration/*.npz, DIR/test.npy and, for a task
-                                             whose last layer is fitted here, DIR/train.npy
-    tasks.py accuracy TASK DIR FLOAT OUTPUT  prints the share of correct answers in OUTPUT (.npy, results on test.npy);
-                                             FLOAT are the float model's results on train.npy
+    tasks_small.py prepare TASK MODELS DIR         writes DIR/model.onnx, DIR/calibration/*.npz, DIR/test.npy and, for a task
+                                                   whose last layer is fitted here, DIR/train.npy
+    tasks_small.py accuracy TASK DIR FLOAT OUTPUT  prints the share of correct answers in OUTPUT (.npy, results on test.npy);
+                                                   FLOAT are the float model's results on train.npy
 
 Calibration samples, training samples and held-back samples never overlap."""
 
@@ -64,7 +64,7 @@ class TextDirection:
         texts = sorted(texts)
         chosen = [texts[i] for i in rng.permutation(len(texts))[:count]]
         if len(chosen) < count:
-            raise SystemExit(f"demo: {count} lines of text are needed, there are {len(chosen)}")
+            raise SystemExit(f"{count} lines of text are needed, there are {len(chosen)}")
         turned = rng.permutation(np.arange(count) % 2)
         images = [self.line(rng, text) for text in chosen]
         images = [image.rotate(180) if turn else image for image, turn in zip(images, turned)]
