@@ -71,7 +71,7 @@ class Fallback : public Remedy {
       }
     }
     assignment_ = assign_with(choices_);
-    if (assignment_.placement.marks.empty())
+    if (accuracy().target && assignment_.placement.marks.empty())
       throw out_of_reach("only the float model reaches", "or give --activation-type uint16");
     return !choices_.empty();
   }

@@ -109,6 +109,19 @@ def test_stays_in_float(form: str, made: str, data: Path, tmp_path: Path) -> Non
     assert integers >= 2  # of the layers behind it
 
 
+@pytest.mark.parametrize("form", ["matmul", "conv"])
+def test_where_nothing_is_left_to_quantize(form: str, data: Path, tmp_path: Path) -> None:
+    """A front end alone: without integers it is the float model, whose weights may still take 8 bits."""
+    b = Builder(5)
+    bands = b.add("MatMul", spectrum(b, form), b.constant("mel", filters()), name="bands")
+    model = saved(b.model({"x": (TensorProto.FLOAT, [1, LENGTH])}, [features(b, bands, "logarithm")]), tmp_path)
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED)
+    held = sounds(8, 2)
+    reference = support.outputs(support.load(model), held)
+    assert support.sqnr(reference, support.outputs(support.check_model(tmp_path / "q.onnx"), held)) > 20
+    assert report["accuracy"]["sqnr_db"] is None or report["accuracy"]["sqnr_db"] > 20  # None: the outputs are equal
+
+
 @pytest.mark.parametrize(
     "options",
     [["--activations", "dynamic"], ["--weights-only", "--bits", "8"], ["--weights-only"]],
