@@ -31,6 +31,7 @@ def median_sqnr(expected: np.ndarray, found: np.ndarray) -> float:
     return float(np.median([support.sqnr([[a]], [[b]]) for a, b in zip(expected, found, strict=True)]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", FORMATS)
 def test_score(task: str, tmp_path: Path) -> None:
     config = FORMATS[task]

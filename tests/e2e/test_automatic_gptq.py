@@ -67,6 +67,7 @@ def test_where_it_is_left(trained: tuple[Path, Path], tmp_path: Path, options: l
     assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "nearest.onnx")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options", [["--set", "segments=3", "--set", "memory-level=2"], ["--memory-budget", "400MiB", "--workers", 2]], ids=str
 )
@@ -78,6 +79,7 @@ def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, opti
     assert support.sha256(tmp_path / "plain.onnx") == support.sha256(tmp_path / "other.onnx")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("point", ["finetune.solved=kill@5", "finetune.sample=kill@40"])
 def test_killed_while_it_tunes(trained: tuple[Path, Path], tmp_path: Path, point: str) -> None:
     common = [*FOUR_BITS, "--samples", 24]

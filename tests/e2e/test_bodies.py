@@ -301,6 +301,7 @@ def test_a_scan_whose_ranks_nobody_knows(tmp_path: Path) -> None:
     assert support.detent(*command, "--calibration-data", data).returncode == 0
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("options", "limit"),
     [

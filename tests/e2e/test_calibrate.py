@@ -96,6 +96,7 @@ def in_fours(setup: Setup, _folder: Path) -> Path:
     return setup.batches(4)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("data", "options"),
     [
@@ -134,6 +135,7 @@ def test_merged_parts_are_the_whole(setup: Setup, tmp_path: Path) -> None:
         assert sha256(tmp_path / "all.stats") == sha256(setup.statistics)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks", [1, 2, 4, 11])
 def test_same_statistics_with_mpi(setup: Setup, ranks: int, tmp_path: Path) -> None:
     """Also with more ranks than samples."""
@@ -148,6 +150,7 @@ def test_same_statistics_with_mpi(setup: Setup, ranks: int, tmp_path: Path) -> N
     assert sha256(output) == sha256(setup.statistics)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", [*METHODS, *BY_RUN])
 def test_same_model_with_and_without_statistics(setup: Setup, method: str) -> None:
     options = {**METHODS, **BY_RUN}[method]
@@ -167,6 +170,7 @@ def test_methods_differ(setup: Setup) -> None:
     assert len(set(found.values())) == len(found), found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_same_models_from_batches(setup: Setup, size: int, tmp_path: Path) -> None:
     """Batches count as runs, which statistics tell; ranges do not depend on them."""

@@ -85,6 +85,7 @@ def test_there_are_enough() -> None:
     assert {form for i in range(len(GRAPHS)) for form in forms_of(i)} == set(FORMS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_claims(graph: str, workers: dict[str, Worker], tmp_path: Path) -> None:
     judge = Judge(GRAPHS[graph](), tmp_path, workers)
@@ -92,12 +93,14 @@ def test_claims(graph: str, workers: dict[str, Worker], tmp_path: Path) -> None:
     assert not {form: verdict.text for form, verdict in verdicts.items() if verdict.kind == "wrong"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("graph", "form"), FOUND)
 def test_what_was_wrong(graph: str, form: str, workers: dict[str, Worker], tmp_path: Path) -> None:
     verdict = Judge(GRAPHS[graph](), tmp_path, workers).judged(form)
     assert verdict.kind == "right", verdict.text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["default", "plain", "float16", "for qnn"])
 def test_trained(form: str, workers: dict[str, Worker], tmp_path: Path) -> None:
     """The smallest of those that scripts/check_claims.py --trained has."""

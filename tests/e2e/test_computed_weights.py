@@ -59,6 +59,7 @@ def made(kind: str, y: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto
 KINDS = ("identity", "cast", "double", "reshape", "squeeze", "scaled", "cast and reshape", "cast and transpose", "transpose")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_form_finds_them(kind: str, tmp_path: Path) -> None:
     """Two products, with nodes of their own before each."""

@@ -142,6 +142,7 @@ def on_host() -> dict:
     return {**os.environ, "DETENT_CUDA_PLUGIN": plugin, "LD_LIBRARY_PATH": os.environ["CUDA_DRIVER"]}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["gram", "streamed"])
 @pytest.mark.parametrize("rounding", ["adaround", "adaquant"])
 def test_finds_what_the_cpu_finds(form: str, rounding: str, place: Place, model: Path, data: Path, on_host: dict) -> None:

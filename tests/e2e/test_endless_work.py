@@ -120,6 +120,7 @@ def test_functions_named_like_operators(arity: tuple[int, int], place: Place, da
         place.refused(BAD_INPUT, "domain of its own", with_functions(place, [made], call), data)
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("op_type", sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}))
 def test_operators_without_inputs(op_type: str, place: Place, data: Path) -> None:
     model = graphs.small_cnn()

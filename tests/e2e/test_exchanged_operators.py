@@ -70,6 +70,7 @@ MOE = variants(
 )
 
 
+@pytest.mark.full
 def test_moe(tmp_path: Path) -> None:
     made = 0
     for attributes in MOE:
@@ -94,6 +95,7 @@ LSTM = variants(
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("extra", ["plain", "state", "peepholes"])
 def test_lstm(tmp_path: Path, extra: str) -> None:
     hidden, width = 16, 8
@@ -152,6 +154,7 @@ QOPERATORS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("way", ["qdq", "qoperator"])
 @pytest.mark.parametrize("opset", [12, 19])
 @pytest.mark.parametrize("op", QOPERATORS)

@@ -125,6 +125,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", FORMS, ids=["balanced", "plain", "segments", "gptq"])
 @pytest.mark.parametrize("wrong", ["batch", "size", "inferred"])
 def test_shapes_that_are_stated_or_inferred_wrongly(wrong: str, options: list[str], tmp_path: Path) -> None:
@@ -200,6 +201,7 @@ PADS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", ["plain", "balanced", "16 bits"])
 @pytest.mark.parametrize("which", PADS)
 def test_pads_of_some_axes(which: str, form: str, tmp_path: Path) -> None:
@@ -254,6 +256,7 @@ SOME_AXES = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("batch", [1, "batch"])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("which", SOME_AXES)
@@ -278,6 +281,7 @@ def test_some_axes_told_otherwise(which: str, known: bool, batch: int | str, tmp
     assert support.sqnr(expected, support.outputs(support.load(tmp_path / "q.onnx"), samples)) > 25
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [1, "batch"])
 @pytest.mark.parametrize("told_by", ["sizes", "scales"])
 def test_resizes_of_some_axes(batch: int | str, told_by: str, tmp_path: Path) -> None:

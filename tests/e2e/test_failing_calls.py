@@ -49,6 +49,7 @@ def in_turns(kinds: list[str], commands: list[str], command: str) -> list[str]:
 FAILING = [name for name, command in faults.COMMANDS.items() if not command.python]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", FAILING)
 def test_a_call_that_fails(command: str, inputs: dict[str, Path], tmp_path: Path) -> None:
     few = {kind: FEW[kind] for kind in in_turns(list(FEW), FAILING, command)}
@@ -184,6 +185,7 @@ def test_a_run_of_names_that_are_no_utf8_is_resumed(place: Place, data: Path) ->
     place.assert_no_temporary_files()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", kills.COMMANDS)
 def test_a_run_that_dies(command: str, inputs: dict[str, Path], tmp_path: Path) -> None:
     """Before a call that changes files, with and without what was not yet on the disk; fail points are in test_sweep.py."""

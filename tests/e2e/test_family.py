@@ -51,6 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("samples", [True, False], ids=["samples", "no-samples"])
 def test_members_are_what_single_runs_write(tmp_path: Path, ids: Path, samples: bool) -> None:
     onnx.save(decoders.decoder(), tmp_path / "model.onnx")

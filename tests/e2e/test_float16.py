@@ -441,6 +441,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert all(np.array_equal(a, tensors(high)[n]) for n, a in tensors(low).items())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("between", [[], ["Reshape"]], ids="-".join)
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("perm", [[1, 0, 2], [1, 2, 0, 3]], ids=str)

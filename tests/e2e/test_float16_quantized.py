@@ -303,6 +303,7 @@ def of_16_bits(scale: float, joined: bool) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("options", ["plain", "balanced", "tensorrt", "qnn", "qnn:a16", "amd-npu:a8w8"])
 @pytest.mark.parametrize(("scale", "joined"), [(1, False), (0.01, False), (1, True)])
 def test_results_in_the_runtime(scale: float, joined: bool, options: str, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def run(folder: pathlib.Path, output: pathlib.Path, *options: object) -> subproc
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_format_is_what_its_options_make(folder: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
     beside = [] if name in NEED_NO_SAMPLES else ["--calibration-data", folder / "data"]

@@ -77,6 +77,7 @@ def run(model: Path, output: Path, data: Path, *options: object) -> tuple[int, s
     return result.returncode, result.stderr, json.loads(result.stdout) if result.returncode == 0 else {}
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("subject", ["convolutions", "transformer", "branches", "16 bits", "trained"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_same_bytes_within_the_memory_given(kind: str, subject: str, tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def wide_activations(folder: Path) -> tuple[Path, Path, int]:
     return folder / "m.onnx", data, support.peak_memory(folder, *command)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["balanced", "dynamic", "float16", "plain in float16", "4 bits"])
 def test_no_more_memory_than_plain_inference(kind: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """Also where the results of both models are compared at the end; measured latencies are not part of it."""

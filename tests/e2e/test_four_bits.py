@@ -139,6 +139,7 @@ def test_a_real_model_takes_half_the_bytes(classifier: tuple[Path, Path], tmp_pa
     assert 0.5 <= stored["int4"] / stored["int8"] < 0.6, "a few constants are no weights"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("rounding", "weight"), [("gptq", "int4"), ("gptq", "uint4"), ("adaround", "int4")])
 def test_tuning_wins_back_what_rounding_costs(rounding: str, weight: str, classifier: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = classifier

@@ -96,6 +96,7 @@ def saved(model: onnx.ModelProto, tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("made", ["logarithm", "clipped", "power", "mean"])
 @pytest.mark.parametrize("form", ["matmul", "conv", "stft"])
 def test_stays_in_float(form: str, made: str, data: Path, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_samples_of_other_sizes_are_bad_input(place: Place, form: str) -> None:
     place.refused(BAD_INPUT, says, place.inputs / "m.onnx", place.inputs / "data", *given)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_are_put_together(place: Place, form: str) -> None:
     """As many as --shape says; the first two are one sample of the written model."""

@@ -28,6 +28,7 @@ def proof(work: Path, *words: str, env: dict | None = None) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.full
 def test_on_the_host(prepared: Path) -> None:
     plugin = os.environ.get("CUDA_ON_HOST", "")
     if not pathlib.Path(plugin).exists():

@@ -194,6 +194,7 @@ def secret(place: Place) -> Path:
     return path
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda c: c.__name__)
 def test_no_file_is_carried_out(carrier: Carrier, place: Place, data: Path, secret: Path) -> None:
     """The model is refused and the file is not even opened, whatever the command and the name of the file."""

@@ -67,6 +67,7 @@ def assert_sound(place: Place, command: list[object], before: list[Path]) -> Non
         place.assert_no_temporary_files()
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(("name", "reader", "what", "make"), [pytest.param(*case, id=f"{case[0]}: {case[2]}") for case in chosen()])
 def test_what_a_file_can_ask_for(name: str, reader: hostile.Reader, what: str, make: object, place: Place) -> None:
     path = place.inputs / reader.name
@@ -75,6 +76,7 @@ def test_what_a_file_can_ask_for(name: str, reader: hostile.Reader, what: str, m
     assert_sound(place, reader.command(place, path), sorted(place.out.rglob("*")))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", hostile.READERS)
 def test_the_good_file_is_read(name: str, place: Place) -> None:
     """Else the others would show nothing: where the reader refuses it, the word is about what is in it."""

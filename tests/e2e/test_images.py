@@ -169,6 +169,7 @@ def test_pictures_that_would_take_all_time_or_memory(make: Callable[[Path], None
     assert says in result.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_a_picture_that_needs_more_than_the_budget_is_refused_by_its_header(kind: str, tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()

@@ -69,6 +69,7 @@ def samples(count: int = 16) -> list[dict[str, np.ndarray]]:
     return [{"x": RNG.standard_normal((1, 24, WIDTH)).astype(np.float32)} for _ in range(count)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", ["awq", "auto"])
 @pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
 @pytest.mark.parametrize("make", [by_norm, by_constants, by_product, by_gate])

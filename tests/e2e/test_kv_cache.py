@@ -76,6 +76,7 @@ def test_the_plan_of_a_cache_alone(source: Path, samples: Path) -> None:
     assert told.returncode == 2 and "--kv-cache needs samples" in told.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("granularity", [[], ["--set", "kv-cache-per-channel"]], ids=["tensor", "channel"])
 @pytest.mark.parametrize("kind", MOST)
 def test_scales_are_the_best_for_what_the_cache_held(
@@ -176,6 +177,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_onnxruntime_genai_runs_it(source: Path, samples: Path, tmp_path: Path, way: str) -> None:
     options, most = WAYS[way]
@@ -197,6 +199,7 @@ def test_onnxruntime_genai_runs_it(source: Path, samples: Path, tmp_path: Path, 
     assert json.loads(made.stdout) == [step_by_step(folder / "model.onnx", tokens) for tokens in prompts]
 
 
+@pytest.mark.full
 def test_scales_of_the_pass_that_solves_weights_are_those_of_a_pass_alone(source: Path, samples: Path, tmp_path: Path) -> None:
     alone = support.quantize(source, tmp_path / "a", samples, "--batch-size", 1, "--preset", "none", "--kv-cache", "int8")
     options = ["--batch-size", 1, "--weights-only", "--kv-cache", "int8"]
@@ -233,6 +236,7 @@ def test_what_does_not_go_together(source: Path, samples: Path, tmp_path: Path, 
     assert result.stderr.count("\n") <= 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [["int8"], ["int4", "--set", "kv-cache-per-channel"]], ids=lambda options: options[0])
 def test_verify_gives_each_model_the_cache_that_it_reads(source: Path, samples: Path, tmp_path: Path, options: list[str]) -> None:
     support.quantize(source, tmp_path / "out", samples, "--batch-size", 1, "--preset", "none", "--kv-cache", *options)
@@ -275,6 +279,7 @@ def test_scale_files_replace_nothing_else(source: Path, samples: Path, tmp_path:
         assert path.read_bytes() == before
 
 
+@pytest.mark.full
 def test_caches_that_samples_fill_are_not_compared(tmp_path: Path) -> None:
     shape, _ = build_decoder.trained()
     build_decoder.build(tmp_path / "decoder")

@@ -33,6 +33,7 @@ def library(prefix: pathlib.Path) -> pathlib.Path:
     return found
 
 
+@pytest.mark.full
 def test_another_project_quantizes_a_model(installed: pathlib.Path, tmp_path: pathlib.Path) -> None:
     run("cmake", "-S", support.ROOT / "examples" / "library", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={installed}")
     run("cmake", "--build", tmp_path)

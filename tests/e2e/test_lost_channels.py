@@ -51,6 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return support.save_samples(tmp_path_factory.mktemp("data") / "samples", samples)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("target", ["amd-npu:a8w8", "tflite-like", "ort-cpu"])
 def test_what_is_lost_is_told(tmp_path: Path, data: Path, head: str, target: str) -> None:

@@ -27,6 +27,7 @@ def tall(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return product(tmp_path_factory.mktemp("tall") / "m.onnx", ROWS, COLUMNS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -44,6 +45,7 @@ def test_long_columns_keep_to_the_budget(options: list[object], tall: Path, tmp_
     assert (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.full
 def test_the_sizes_of_channels_are_found_in_pieces(tmp_path: Path) -> None:
     rows = 400_000
     model = product(tmp_path / "m.onnx", rows, COLUMNS)
@@ -70,12 +72,14 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_measuring_and_the_proof_keep_to_the_budget(deep: Path, tmp_path: Path) -> None:
     words = ["quantize", deep / "m.onnx", "-o", tmp_path / "q.onnx", "--preset", "balanced", "--calibration-data", deep / "data"]
     peak = support.peak_memory(tmp_path, DETENT, *words, "-q", "--memory-budget", f"{BUDGET}MiB")
     assert peak < 1.1 * (BUDGET << 20), f"{peak >> 20} MiB"
 
 
+@pytest.mark.full
 def test_without_a_budget_weights_are_solved_in_what_plain_inference_takes(deep: Path, tmp_path: Path) -> None:
     weights, process = 10 * (16 << 20), 128 << 20
     words = ["quantize", deep / "m.onnx", "--weights-only", "--calibration-data", deep / "data", "--set", "weights-method=search"]
@@ -107,6 +111,7 @@ def test_what_is_asked_for_and_has_no_room_is_refused_before_samples_run(deep: P
     assert "what roundings do to the results is not measured" in left_out.notes
 
 
+@pytest.mark.full
 def test_a_search_without_room_for_timing_is_refused_at_once(deep: Path, tmp_path: Path) -> None:
     words = ["search", deep / "m.onnx", "-o", tmp_path / "front", "--calibration-data", deep / "data"]
     refused = support.detent(*words, "--memory-budget", f"{BUDGET}MiB")
@@ -114,6 +119,7 @@ def test_a_search_without_room_for_timing_is_refused_at_once(deep: Path, tmp_pat
     assert not (tmp_path / "front").exists()
 
 
+@pytest.mark.full
 def test_a_choice_of_bits_by_samples_keeps_to_the_budget_or_is_refused(tmp_path: Path) -> None:
     rows, columns = 256, 60_000
     model = product(tmp_path / "m.onnx", rows, columns)

@@ -60,6 +60,7 @@ def as_row(found: dict) -> np.ndarray:
     return np.array([found["min"], found["max"]])
 
 
+@pytest.mark.sampled(1)
 def test_minmax_is_exact(network: Network) -> None:
     """But for the last bits of activations, which layouts and fusions of the runtime round otherwise."""
     for name, found in network.ranges().items():
@@ -73,6 +74,7 @@ def test_average(network: Network) -> None:
         assert np.abs(as_row(found) - expected[name]).max() <= 2e-5 * network.values[name].largest, name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("two_sided", [False, True], ids=["symmetric", "two-sided"])
 def test_percentile(network: Network, two_sided: bool) -> None:
     """Within 0.3 % of numpy's; of what lies 32 times below the largest value, within 0.03 % of that."""
@@ -93,6 +95,7 @@ def test_mse_with_power_of_two_scales(network: Network) -> None:
     assert len(wrong) <= 0.01 * len(ranges), wrong
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("integers", [INT8, UINT8], ids=lambda integers: integers.name)
 def test_mse(network: Network, integers: Integers) -> None:
     """Errors over all values at the scale found, and at the best there is."""
@@ -109,6 +112,7 @@ def test_mse(network: Network, integers: Integers) -> None:
     assert max(ratios.values()) <= 1.5, ratios
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("metric", "integers", "two_sided"),
     [("mae", UINT8, False), ("mse", UINT8, True), ("mae", INT8, True), ("mse", INT8, False)],

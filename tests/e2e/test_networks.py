@@ -16,6 +16,7 @@ from networks import network  # noqa: E402
 SEEDS, EACH = (*range(27), *range(39, 52)), 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_networks_of_exporters(seed: int, tmp_path: Path) -> None:
     made, preset = network(seed), ("plain", "balanced")[seed % 2]
@@ -26,6 +27,7 @@ def test_networks_of_exporters(seed: int, tmp_path: Path) -> None:
     assert not [verdict for verdict in verdicts if verdict.refusal and ":a16" in verdict.target], verdicts
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["amd-npu:xint8", "tflite-like"])
 def test_scores_beside_boxes_live_in_models_of_16_bit_floats(target: str, tmp_path: Path) -> None:
     """A Cast stands between their Concat and the output."""
@@ -33,6 +35,7 @@ def test_scores_beside_boxes_live_in_models_of_16_bit_floats(target: str, tmp_pa
     assert not verdict.faults, verdict
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["amd-npu:bfp16", "amd-npu:bf16", "openvino", "qnn"])
 def test_a_head_of_zeros_is_exact(target: str, tmp_path: Path) -> None:
     """As timm leaves a mixer's before training: the results are the float model's, and JSON has no number for that."""

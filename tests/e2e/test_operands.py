@@ -37,6 +37,7 @@ def operand(case: str) -> tuple[onnx.ModelProto, list[Sample]]:
     return b.model({"x": (FLOAT, read)}, [y]), [{"x": rng.normal(size=read).astype(np.float32)} for _ in range(4)]
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("preset", ["plain", "balanced"])
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 @pytest.mark.parametrize("case", OPERANDS)

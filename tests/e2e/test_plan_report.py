@@ -87,6 +87,7 @@ def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
 FORMATS = ["int8-dynamic", "q8", "q4", "q4f16", "q2", "fp16", "bf16", "mxfp4", "bfp16"]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("format_", FORMATS)
 def test_the_plan_of_every_format_says_what_the_run_does(format_: str, place: Place, tmp_path: Path) -> None:
     model, data = place
@@ -112,6 +113,7 @@ def test_the_plan_of_every_format_says_what_the_run_does(format_: str, place: Pl
     assert any("not for this format" in note for note in planned["notes"])
 
 
+@pytest.mark.full
 def test_the_plan_of_several_formats_in_one_model_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     model, data = place
     mixed = ["--calibration-data", data, "--node-formats", "^.*=int8", "--node-formats", "^.*=int8-dynamic"]
@@ -337,6 +339,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 BALANCED = ["--preset", "balanced"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [BALANCED, ["--preset", "plain", "--no-bench"], [*BALANCED, "--optimize-for", "size"]])
 def test_the_plan_of_the_same_line(trained: list[object], options: list[object]) -> None:
     """Nodes are those that the run begins with, of which measuring takes some back; the peak is the run's."""
@@ -357,6 +360,7 @@ def test_the_plan_of_the_same_line(trained: list[object], options: list[object])
     assert 0.75 < max(stage["bytes"] for stage in happened) / peak < 1.25
 
 
+@pytest.mark.full
 def test_a_budget_of_the_default_preset_is_kept(trained: list[object], tmp_path: Path) -> None:
     budget = [*BALANCED, "--memory-budget", "120MiB"]
     planned = json.loads(peak_of("plan", *trained, *budget, "--json")[1])

@@ -196,6 +196,7 @@ def scoring(folder: Path, score: str) -> list[object]:
     return ["--accuracy-metric", "command", "--accuracy-command", f'{sys.executable} "{script}"']
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("score", ["1 - integers", "-1 - integers"])
 def test_a_command_scores(products: tuple[Path, Path], tmp_path: Path, score: str) -> None:
     """Only fewer integers raise the score; as a loss with its sign changed it is negative, and the share of float's the same."""
@@ -311,6 +312,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "model.onnx", folder / "calibration"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [[], ["--set", "segments=3"], ["--set", "segments=4", "--set", "memory-level=2", "--set", "prefetch=0"], ["--workers", 2]],
@@ -323,6 +325,7 @@ def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, opti
     assert support.sha256(tmp_path / "plain.onnx") == support.sha256(tmp_path / "other.onnx")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [[], ["--set", "segments=3", "--set", "memory-level=2"]], ids=str)
 def test_killed_while_it_measures(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:
     common = [*BALANCED, "--samples", 4, "--threads", 2, *options]

@@ -60,6 +60,7 @@ def ocr(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, support.save_samples(folder / "data", samples)
 
 
+@pytest.mark.full
 def test_peaks_are_those_of_the_kernel(ocr: tuple[Path, Path], tmp_path: Path) -> None:
     profile = tmp_path / "p.yaml"
     options = ["--calibration-data", ocr[1], "--profile", profile, "--report", tmp_path / "r.html"]

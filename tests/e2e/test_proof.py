@@ -48,6 +48,7 @@ def run(point: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("end", ["guarded.open=crash", "guarded.run=crash", "guarded.run=hang"])
 @pytest.mark.parametrize("form", FORMS)
 def test_what_kills_the_runtime_is_not_written(tmp_path: Path, model: Path, data: Path, form: str, end: str) -> None:
@@ -110,6 +111,7 @@ def measured(model: Path, output: Path, samples: list[support.Sample]) -> tuple[
     return whole, min(decibels([x[i]], [y[i]]) for x, y in pairs for i in floats)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("network", ["transformer", "cnn", "menagerie"])
 @pytest.mark.parametrize("form", [form for form in FORMS if "float16" not in form])
 def test_the_accuracy_that_is_told_is_the_files(tmp_path: Path, network: str, form: str) -> None:

@@ -78,6 +78,7 @@ def same_bytes(model: Path, folder: Path, *options: object) -> dict:
     return told
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -95,6 +96,7 @@ def test_weights_without_samples(model: Path, tmp_path: Path, options: list[obje
     same_bytes(model, tmp_path / "out", "--weights-only", *options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -112,6 +114,7 @@ def test_weights_with_samples(model: Path, data: Path, tmp_path: Path, options: 
     same_bytes(model, tmp_path / "out", "--weights-only", "--calibration-data", data, *options)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rotation", ["on", "auto"])
 def test_rotated_weights(tmp_path: Path, rotation: str) -> None:
     source = build_decoder.build(tmp_path / "decoder")
@@ -140,6 +143,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(
     "options",
@@ -175,6 +179,7 @@ def decoder_samples(count: int = 7) -> list[dict[str, np.ndarray]]:
     return samples
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -213,6 +218,7 @@ def test_all_decide_as_rank_0_measures(tmp_path: Path) -> None:
     same_bytes(tmp_path / "m.onnx", tmp_path / "out", "--calibration-data", data, *BALANCED, *table)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_statistics_are_resumed_by_any_number_of_ranks(tmp_path: Path, ranks: int) -> None:
     onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
@@ -229,6 +235,7 @@ def test_statistics_are_resumed_by_any_number_of_ranks(tmp_path: Path, ranks: in
     assert not list(work.iterdir())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("point", "options"),
     [
@@ -259,6 +266,7 @@ def test_runs_are_resumed_by_any_number_of_ranks(tmp_path: Path, point: str, opt
     assert not list(work.iterdir())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("first", [2, 3])
 def test_resumed_by_another_number_of_ranks(model: Path, data: Path, tmp_path: Path, first: int, ranks: int) -> None:
@@ -276,6 +284,7 @@ def test_resumed_by_another_number_of_ranks(model: Path, data: Path, tmp_path: P
     assert not list(work.iterdir())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["blocks", "gptq"])
 def test_a_random_rank_dies_at_a_random_moment(tmp_path: Path, model: Path, data: Path, kind: str) -> None:
     """And another number of ranks goes on, which may meet the same: at last the bytes are those of one process."""
@@ -336,6 +345,7 @@ def test_a_plan_tells_what_ranks_bring(tmp_path: Path) -> None:
     assert "the times of this run are not known" in unknown.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("method", ["gptq", "adaround", "nearest"])
 def test_a_plan_knows_what_travels(tmp_path: Path, method: str, ranks: int) -> None:
@@ -352,6 +362,7 @@ def test_a_plan_knows_what_travels(tmp_path: Path, method: str, ranks: int) -> N
     assert sum(s["received_bytes"] for s in stages) == pytest.approx(received, rel=0.25)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_other_models_are_refused(model: Path, tmp_path: Path, failing: int) -> None:
     """Each rank reads its own copy, and one of them is another."""
@@ -367,6 +378,7 @@ def test_other_models_are_refused(model: Path, tmp_path: Path, failing: int) -> 
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("point", ["weights.sample=kill@3", "weights.solved=kill@1", "blocks.shared=kill@1"])
 def test_a_rank_that_dies_ends_all(model: Path, data: Path, tmp_path: Path, point: str, failing: int) -> None:
@@ -385,6 +397,7 @@ def test_a_rank_that_dies_ends_all(model: Path, data: Path, tmp_path: Path, poin
     assert [p for p in work.iterdir() if "helps" in (p / "run.json").read_text()] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("failing", [0, 2])
 def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failing: int) -> None:
     broken = tmp_path / "broken"
@@ -411,6 +424,7 @@ def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failin
     assert not list(work.iterdir())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("option", ["--bits=8", "--set=weight-asymmetric", "--block-size=16"])
 def test_other_options_are_refused(model: Path, tmp_path: Path, option: str, failing: int) -> None:

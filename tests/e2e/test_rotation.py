@@ -180,6 +180,7 @@ def test_outliers_cost_nothing_without_samples(source: Path, outliers: Path, tmp
     assert rotated == pytest.approx(without, rel=1e-6)
 
 
+@pytest.mark.full
 def test_auto_keeps_what_is_nearer(source: Path, outliers: Path, tmp_path: Path) -> None:
     ids = RNG.integers(1, 512, (16, 64))
     np.save(tmp_path / "ids.npy", ids)
@@ -199,6 +200,7 @@ def test_auto_keeps_what_is_nearer(source: Path, outliers: Path, tmp_path: Path)
     assert (tmp_path / "on" / "model.onnx").read_bytes() == (tmp_path / "search" / "model.onnx").read_bytes()
 
 
+@pytest.mark.full
 def test_the_summary_tells_what_auto_chose(source: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", RNG.integers(1, 512, (8, 16)))
     options = [

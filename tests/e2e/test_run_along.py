@@ -50,6 +50,7 @@ def behind(maker, activation):
     return b, [b.add("Conv", y, b.weight("z", 4, 8 if maker == "Concat" else 4, 1, 1))]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("activation", ["Relu", "Clip", "LeakyRelu"])
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("target", TARGETS)

@@ -83,6 +83,7 @@ def test_there_are_older_and_newer_runtimes() -> None:
     assert [path.name for path in support.RUNTIMES][0] == "1.21.1" and len(support.RUNTIMES) >= 4
 
 
+@pytest.mark.full
 def test_every_format_runs_in_every_version(written: Path, tmp_path: Path) -> None:
     reference = run_all(written, tmp_path / "now", support.ort.__version__, "")
     assert len(reference) == 3 * (1 + len(FORMATS)) + 4

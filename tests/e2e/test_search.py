@@ -190,6 +190,7 @@ def test_a_killed_search_goes_on(net: Path, tmp_path: Path) -> None:
     assert not list(work.iterdir())
 
 
+@pytest.mark.full
 def test_a_chosen_float_model_brings_its_data(net: Path, tmp_path: Path) -> None:
     model = onnx.load(net / "net.onnx")
     onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -249,6 +250,7 @@ def table(net: Path) -> Path:
     return net / "here.json"
 
 
+@pytest.mark.full
 def test_machines_serve_with_the_models_that_suit_them(net: Path, table: Path, tmp_path: Path) -> None:
     machines = write_machines(
         net,

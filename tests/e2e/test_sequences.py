@@ -103,6 +103,7 @@ def model_with(make: Callable[[graphs.Builder, str], str]) -> onnx.ModelProto:
     return b.model({"x": (FLOAT, ["N", WIDTH])}, [x])
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     ("options", "least"),
     [

@@ -54,6 +54,7 @@ def searched(net: Path, folder: Path, ranks: int, *options: object) -> dict[tupl
     return points
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("limited", [False, True])
 def test_a_search_measures_and_writes_what_one_process_does(net: Path, tmp_path: Path, limited: bool) -> None:
     size = f"{(net / 'm.onnx').stat().st_size * 2 // 3}B"
@@ -83,6 +84,7 @@ def test_a_search_measures_and_writes_what_one_process_does(net: Path, tmp_path:
     assert compared >= len(several)
 
 
+@pytest.mark.full
 def test_quantize_within_limits(tmp_path: Path) -> None:
     """The model that the search of all ranks finds is made by all."""
     onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
@@ -99,6 +101,7 @@ def test_quantize_within_limits(tmp_path: Path) -> None:
     refused(says, 2, *command, "-o", tmp_path / "q.onnx", "--max-size", "1KiB")
 
 
+@pytest.mark.sampled(1)
 def test_node_formats_are_shared(net: Path, tmp_path: Path) -> None:
     found = set()
     for ranks in (1, 2, 3):
@@ -113,6 +116,7 @@ def test_node_formats_are_shared(net: Path, tmp_path: Path) -> None:
 MEMBERS = "fp32,fp16,q8,int8,uint8,q4,q4f16"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("samples", [True, False], ids=["samples", "no-samples"])
 @pytest.mark.parametrize("members", [MEMBERS, "q4f16,fp16", "fp16"])
 def test_a_family(tmp_path: Path, members: str, samples: bool) -> None:
@@ -121,6 +125,7 @@ def test_a_family(tmp_path: Path, members: str, samples: bool) -> None:
     same_family(tmp_path / "m.onnx", tmp_path, members, samples)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("folder", [decoders.transformers_folder, decoders.genai_folder])
 def test_a_family_of_a_folder(tmp_path: Path, folder: Callable[[Path], Path]) -> None:
     source = folder(tmp_path / "source")
@@ -150,6 +155,7 @@ def same_family(source: Path, folder: Path, members: str, samples: bool) -> None
     assert found[3] == found[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("point", ["accuracy.trial=kill@2", "search.point=kill@1"])
 def test_a_rank_that_dies_ends_a_search(tmp_path: Path, point: str, failing: int) -> None:
@@ -169,6 +175,7 @@ def test_a_rank_that_dies_ends_a_search(tmp_path: Path, point: str, failing: int
     assert [p for p in work.iterdir() if "helps" in (p / "run.json").read_text()] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("first", "ranks"), [(2, 3), (3, 1), (1, 2)])
 def test_a_search_is_resumed_by_any_number_of_ranks(tmp_path: Path, first: int, ranks: int) -> None:
     """Of the models that were measured when rank 0 was killed."""
@@ -192,6 +199,7 @@ def test_a_search_is_resumed_by_any_number_of_ranks(tmp_path: Path, first: int, 
     assert not list(work.iterdir())
 
 
+@pytest.mark.full
 def test_all_ranks_end_when_time_is_up(tmp_path: Path) -> None:
     """What rank 0 has timed by then is the result."""
     onnx.save(graphs.transformer(), tmp_path / "m.onnx")

@@ -81,6 +81,7 @@ def stored(path: Path) -> int:
     return sum(array.nbytes for array in arrays if array.size >= N * N)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_readers_along_any_axes(form: str, tmp_path: Path) -> None:
     pairs = [*itertools.product(MATRIX, MATRIX), *itertools.product(FILTER, FILTER)]
@@ -152,6 +153,7 @@ def kept(keeper: str) -> onnx.ModelProto:
     return made
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("form", WEIGHTS_ALONE)
 @pytest.mark.parametrize("keeper", [keeper for keeper in KEEPERS if "If" not in keeper])
 def test_integers_are_not_stored_beside_a_weight_that_stays(keeper: str, form: str, tmp_path: Path) -> None:
@@ -174,6 +176,7 @@ EVERY = FORMS | WEIGHTS_ALONE | {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("form", EVERY)
 @pytest.mark.parametrize("keeper", ["output", "output by Identity", "output by If"])
 def test_a_weight_that_is_an_output_is_stored_once(keeper: str, form: str, tmp_path: Path) -> None:

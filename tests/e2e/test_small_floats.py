@@ -246,6 +246,7 @@ ACTIVATIONS: dict[str, tuple[list[float], dict[str, float]]] = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", ["float8e4m3fn", "float8e5m2"])
 @pytest.mark.parametrize("product", ["MatMul", "Gemm", "Conv"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -103,6 +103,7 @@ def with_rate_and_state(path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_other_inputs_are_numbers_in_every_command(clips: Path, tmp_path: Path) -> None:
     model = with_rate_and_state(tmp_path / "detector.onnx")
     rows = [row[None] for path in sorted(clips.iterdir()) for row in array_of(path)]

@@ -105,6 +105,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("way", WAYS)
 def test_statistics_are_the_same(trained: Trained, way: str, tmp_path: Path) -> None:
     case = trained.case.beside(tmp_path)
@@ -124,6 +125,7 @@ def test_statistics_under_the_smallest_budget_are_the_same(trained: Trained, tmp
     assert statistics(case, tmp_path / "s.stats", "--memory-budget", f"{smallest_budget(line)}MiB") == trained.expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -> None:
     case, options = small.beside(tmp_path), FINETUNE[rounding]
@@ -151,6 +153,7 @@ def test_samples_read_ahead_change_nothing(small: Case, tmp_path: Path) -> None:
         assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_a_tuned_trained_model_is_the_same(rounding: str, tmp_path: Path) -> None:
     case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 2, 3, 48, 96), tmp_path)
@@ -187,6 +190,7 @@ KILLS = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("failpoint", KILLS)
 def test_killed_and_resumed(small: Case, expected: dict[str, str], failpoint: str, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
@@ -238,6 +242,7 @@ SOLVING = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rounding", SOLVING)
 def test_killed_within_a_layer(small: Case, rounding: str, tmp_path: Path) -> None:
     """A layer's state is saved ten times; the run goes on from there, more than once."""
@@ -402,6 +407,7 @@ def test_the_smallest_memory_budget_is_named_and_kept(wide: Case, tmp_path: Path
     case.refused(RESOURCE, "cannot keep to", "--memory-budget", f"{smallest - 1}MiB")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_the_smallest_memory_budget_of_tuning_is_named_and_kept(rounding: str, tmp_path: Path) -> None:
     case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 6, 3, 48, 192), tmp_path)

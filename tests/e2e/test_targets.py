@@ -45,6 +45,7 @@ def params(model):
 INTEGERS = ["openvino", "qnn", "qnn:a16", "tensorrt", "amd-npu:xint8", "amd-npu:a8w8", "amd-npu:a16w8", "xnnpack", "tflite-like"]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("target", INTEGERS)
 @pytest.mark.parametrize("preset", ["plain", "balanced"])
 def test_products_of_a_target_run_on_its_integers(cnn, target, preset):

@@ -58,6 +58,7 @@ def test_table_and_product_share_their_integers(tmp_path: Path, bits: int, symme
     np.testing.assert_allclose(y, weight[:9] @ weight.T, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.full
 def test_every_runtime_reads_what_is_shared(tmp_path: Path) -> None:
     """From 1.24 on; the oldest has no tables of bytes."""
     tied(tmp_path / "m.onnx")

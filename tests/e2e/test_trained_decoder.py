@@ -93,6 +93,7 @@ def behind_the_best(session: ort.InferenceSession, tokens: list[int], start: int
     return float((logits.max(-1) - logits[np.arange(len(logits)), tokens[start:]]).max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_onnxruntime_genai_makes_the_same_tokens(source: Path, ids: Path, tmp_path: Path, way: str) -> None:
     if not (support.LANGUAGE / "onnxruntime_genai").is_dir():
@@ -121,6 +122,7 @@ def windows(source: Path, text: str, target: Path, length: int) -> Path:
     return target
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("block", [32, 128])
 @pytest.mark.parametrize("outliers", [False, True], ids=["plain", "outliers"])
 def test_samples_halve_what_rounding_loses(source: Path, tmp_path: Path, block: int, outliers: bool) -> None:
@@ -146,6 +148,7 @@ def test_samples_halve_what_rounding_loses(source: Path, tmp_path: Path, block: 
     assert told["auto"]["agreement"] > told["nearest"]["agreement"]
 
 
+@pytest.mark.full
 def test_perplexity_is_kept(source: Path, ids: Path, tmp_path: Path) -> None:
     """By as few bits of weights, and by as few products in float, as it takes."""
     held_out = windows(source, "held_out.txt", tmp_path / "held_out.npy", 256)
@@ -178,6 +181,7 @@ def test_outlier_channels_change_no_bit(source: Path, tmp_path: Path) -> None:
     assert all(np.sort(np.abs(gain))[-8] > 16 * np.median(np.abs(gain)) for gain in gains)
 
 
+@pytest.mark.full
 def test_scaled_inputs_make_up_for_outlier_channels(source: Path, tmp_path: Path) -> None:
     """AWQ's factors, with and without GPTQ after them."""
     inject_outliers.inject_folder(source, tmp_path / "outliers")

@@ -31,6 +31,7 @@ def in_float(model: Path) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("method", list(METHODS))
 def test_weights_in_bodies_are_tuned(case: tuple[str, Path, Path], method: str, tmp_path: Path) -> None:
     """Every layer gains on the samples that are held back, and the model on others."""
@@ -62,6 +63,7 @@ def test_bodies_are_tuned_where_measuring_asks_for_it(kind: str, tmp_path: Path)
     assert {"Loop": "carried", "Scan": "state"}[kind] in {layer["name"] for layer in said["layers"]}
 
 
+@pytest.mark.sampled(1)
 def test_tuned_bodies_are_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Path) -> None:
     """Whatever the budget, threads, ranks and interruptions."""
     kind, model, _ = case

@@ -105,6 +105,7 @@ def masked_scores(form, kind, mask):
     }[form]
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("target", ["plain", "qnn", "qnn:a16", "amd-npu:a8w8", "openvino", "tensorrt"])
 @pytest.mark.parametrize(("dtype", "form", "mask"), MASKS_IN)
 def test_masks_do_not_ruin_the_scores(tmp_path, target, mask, form, dtype):

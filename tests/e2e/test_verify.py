@@ -31,6 +31,7 @@ def verified(model: Path, quantized: Path, data: Path, *options: object, env: di
     return json.loads(result.stdout)
 
 
+@pytest.mark.full
 def test_products_that_saturate_are_named(large: tuple[Path, Path], tmp_path: Path, old_cpu: dict[str, str]) -> None:
     """With the counts of an interpreter in numpy, and each product alone: it reads what the reference makes of its input."""
     model, data = large
@@ -46,6 +47,7 @@ def test_products_that_saturate_are_named(large: tuple[Path, Path], tmp_path: Pa
     assert verified(model, tmp_path / "pairs.onnx", data, "--max-steps", 1, env=old_cpu)["max_steps"] <= 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [["--preset", "plain"], ["--preset", "balanced", "--optimize-for", "size"]])
 def test_a_trained_model(tmp_path: Path, options: Sequence[str]) -> None:
     rng = np.random.default_rng(73)

@@ -70,6 +70,7 @@ def test_nearest_has_the_bytes_of_onnxruntime(tmp_path: Path, bits: int, symmetr
         np.testing.assert_array_equal(found["w_zero_points"].ravel(), zero_points)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["matmul-nbits", "qdq"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_every_runtime_gives_what_the_format_says(tmp_path: Path, bits: int, form: str) -> None:

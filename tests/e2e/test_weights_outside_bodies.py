@@ -62,6 +62,7 @@ def model(nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto] | None 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [choice, loop])
 def test_every_version_loads_it(make: object, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)

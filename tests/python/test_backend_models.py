@@ -10,6 +10,7 @@ OPERATORS = (
 ).split()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", backend_models.FORMATS)
 def test_every_model_is_quantized_or_refused(name: str) -> None:
     found = backend_models.in_both_forms([*backend_models.node_cases(OPERATORS), *backend_models.cases(("simple",))])

@@ -197,7 +197,14 @@ def snippets(page: pathlib.Path) -> str:
     return text if importlib.util.find_spec("openvino") else re.sub(r".*target=.openvino.*\n", "", text)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) or snippets(page)], ids=lambda page: page.stem)
+def of_sets() -> list[object]:
+    """The pages with something to run; most of them belong to the full set."""
+    first = {"README", "python", "dynamic", "float16", "small-floats"}
+    shown = [page for page in PAGES if commands(page) or snippets(page)]
+    return [pytest.param(page, marks=() if page.stem in first else pytest.mark.full, id=page.stem) for page in shown]
+
+
+@pytest.mark.parametrize("page", of_sets())
 def test_page(page: pathlib.Path, desk: pathlib.Path, request: pytest.FixtureRequest) -> None:
     if page.stem == "language-models":
         request.getfixturevalue("language")

@@ -34,6 +34,7 @@ def test_no_folder_stays_when_no_descriptor_is_left(tmp_path: pathlib.Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_a_call_that_fails(tmp_path: pathlib.Path) -> None:
     inputs = faults.make_inputs(tmp_path / "inputs")
     tallies = faults.try_points(tmp_path, "python", inputs, FEW, os.cpu_count() or 1)

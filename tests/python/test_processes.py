@@ -113,6 +113,7 @@ if other:
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("when", ["before", "after", "beside"])
 def test_a_forked_child_works_or_says_why_not(when, model):
     told = python(FORK, model, when, timeout=300).stdout
