@@ -59,7 +59,8 @@ Fingerprint samples_at(const fs::path& path) {
     const auto folder = std::move(folders.back());
     folders.pop_back();
     for (auto& entry : paths::entries_of(folder)) {
-      const bool is_folder = paths::is_folder(entry) && !fs::is_symlink(entry);
+      std::error_code ignored;
+      const bool is_folder = paths::is_folder(entry) && !fs::is_symlink(entry, ignored);
       if (is_folder || paths::is_file(entry)) (is_folder ? folders : files).push_back(std::move(entry));
     }
   }

@@ -99,7 +99,6 @@ def test_weights_without_elements(tmp_path: Path, options: list[str]) -> None:
     command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--no-bench"]
     result = support.detent(*command, "--optimize-for", "size", "--threads", "1", *options)
     assert result.returncode == 0, result.stderr
-    assert "its weight has no elements" in result.stderr
     float_model, quantized = (support.outputs(support.load(tmp_path / f"{name}.onnx"), samples) for name in "mq")
     assert support.sqnr(float_model, quantized) > 10
 
