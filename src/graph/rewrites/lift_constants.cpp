@@ -2,6 +2,8 @@
 
 #include <iterator>
 #include <optional>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "base/bytes.h"
@@ -90,20 +92,24 @@ namespace {
 // What an If decides by, where that is known before anything runs.
 class Conditions {
  public:
-  explicit Conditions(const onnx::Model& model) : model_(model), index_(model) {}
+  explicit Conditions(const onnx::Model& model) : model_(model) {
+    for (const auto& tensor : model.graph.initializers) constants_.emplace(tensor.name, &tensor);
+    for (const auto& input : model.graph.inputs) constants_.erase(input.name);  // which a caller may give
+    for (const auto& node : model.graph.nodes) {
+      for (const auto& output : node.outputs()) makers_.emplace(output, &node);
+    }
+  }
 
   std::optional<bool> of(const std::string& value) const {
     constexpr int kMostSteps = 16;
     bool turned = false;
     auto name = value;
     for (int step = 0; step < kMostSteps; ++step) {
-      const int at = index_.initializer(name), maker = index_.producer(name);
-      if (at != kNone) {
-        if (index_.is_input(name)) return std::nullopt;
-        return known(model_.graph.initializers[static_cast<std::size_t>(at)], turned);
-      }
-      if (maker == kNone) return std::nullopt;
-      const auto& node = model_.graph.nodes[static_cast<std::size_t>(maker)];
+      if (const auto constant = constants_.find(name); constant != constants_.end())
+        return known(*constant->second, turned);
+      const auto maker = makers_.find(name);
+      if (maker == makers_.end()) return std::nullopt;
+      const auto& node = *maker->second;
       if (node.is("Constant") && node.attribute("value") != nullptr) {
         const auto tensor = constant_value(model_, node);
         return tensor ? known(*tensor, turned) : std::nullopt;
@@ -122,7 +128,8 @@ class Conditions {
   }
 
   const onnx::Model& model_;
-  const Index index_;
+  std::unordered_map<std::string, const onnx::Tensor*> constants_;
+  std::unordered_map<std::string, const onnx::Node*> makers_;
 };
 
 // The node comes to be one of the graph around the If, which gives on what the branch gives.
