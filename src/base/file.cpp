@@ -141,6 +141,12 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
     ::unlink(name.c_str());
     throw;
   }
+  // Who may read what it replaces may read it, and nobody else.
+  struct stat replaced {};
+  if (::lstat(target_.c_str(), &replaced) == 0) {
+    ::fchmod(fd_.get(), replaced.st_mode & 0777);
+    return;
+  }
   const mode_t mask = ::umask(0);
   ::umask(mask);
   ::fchmod(fd_.get(), 0666 & ~mask);

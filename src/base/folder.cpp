@@ -20,6 +20,8 @@ namespace detent {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kMark = ".detent-partial";  // in a folder that a run of detent fills
+
 void check_target(const fs::path& target) {
   std::error_code ignored;
   const auto kind = fs::symlink_status(target, ignored).type();
@@ -69,8 +71,13 @@ void AtomicFolder::take_over() {
   if (!locked && errno == ENOTSUP) throw unavailable("an output that is a folder");
   if (!locked)
     throw usage_error(fmt::format("another run is writing '{}'", target_.string()), "choose another --output");
+  const auto entries = paths::entries_of(staging_);
+  if (!entries.empty() && !paths::exists(staging_ / kMark))
+    throw usage_error(fmt::format("'{}' is in the way, and holds what no run of detent left there", staging_.string()),
+                      "remove it, or choose another --output");
   leftover_ = Leftover(staging_);
-  for (const auto& entry : paths::entries_of(staging_)) paths::remove(entry);
+  for (const auto& entry : entries) paths::remove(entry);
+  const UniqueFd mark(::open((staging_ / kMark).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -96,6 +103,7 @@ void AtomicFolder::copy(const MappedFile& file, const fs::path& name) const {
 }
 
 void AtomicFolder::commit() {
+  paths::remove(staging_ / kMark);
   // All at once: a disk takes long for 20,000 small files, each by itself. What failed since the folder was opened is
   // told here too.
   if (::syncfs(lock_.get()) != 0)

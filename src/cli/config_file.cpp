@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "base/nearest_word.h"
 #include "base/small_file.h"
@@ -69,6 +70,7 @@ std::string key_of(const config::Option& option) {
 
 std::vector<GivenOption> read_config_file(const std::string& path, config::Command command) {
   std::vector<GivenOption> all;
+  std::set<const config::Option*> seen;
   for (const auto& entry : load(path)) {
     if (!entry.first.IsScalar()) throw config_file_error(path, "is not a map of options");
     std::string name = entry.first.Scalar();
@@ -77,6 +79,7 @@ std::vector<GivenOption> read_config_file(const std::string& path, config::Comma
     if (option == nullptr) throw no_option(path, name, command);
     if (option->name == "config") throw config_file_error(path, "names another file");
     if (option->name == "set") throw config_file_error(path, "has 'set', where options stand by their names");
+    if (!seen.insert(option).second) throw config_file_error(path, fmt::format("has '{}' twice", name));
     const auto& value = entry.second;
     const bool is_empty =
         value.IsNull() || (value.IsScalar() && value.Scalar().empty()) || (value.IsSequence() && value.size() == 0);

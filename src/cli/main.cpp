@@ -67,7 +67,7 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   } catch (const CLI::ExtrasError&) {
     throw detent::cli::unexpected_word(app);
   } catch (const CLI::CallForVersion& e) {
-    detent::cli::print_text("{}\n", e.what());
+    detent::cli::write_out(fmt::format("{}\n", e.what()));
   } catch (const CLI::ParseError& e) {
     if (detent::cli::has_unknown_option(app))
       throw detent::cli::unexpected_word(app);  // it explains what else is wrong

@@ -10,11 +10,14 @@
 #include "base/error.h"
 #include "base/fingerprint.h"
 #include "base/paths.h"
+#include "base/printable.h"
+#include "base/utf8.h"
 #include "cli/config_file.h"
 #include "config/value.h"
 #include "onnx/model.h"
 #include "run/files/model_fingerprint.h"
 #include "run/files/model_folder.h"
+#include "run/files/outputs.h"
 
 namespace detent::cli {
 namespace {
@@ -31,6 +34,15 @@ bool is_path(const config::Option& option) {
 }
 
 std::string whole(const fs::path& path) { return paths::absolute(path).lexically_normal().string(); }
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const auto point = first_code_point(text);
+    if (!point.valid) return false;
+    text.remove_prefix(point.length);
+  }
+  return true;
+}
 
 void write_value(YAML::Emitter& out, const nlohmann::json& value) {
   if (!value.is_array()) {
@@ -65,6 +77,14 @@ nlohmann::json run_options(const std::vector<GivenOption>& given) {
 
 RunFile::RunFile(const fs::path& path, const std::vector<GivenOption>& given) : file_(path) {
   for (const auto& entry : given) {
+    for (const auto& text : entry.texts) {
+      // YAML holds Unicode alone, so that another name would be read from it.
+      if (!is_utf8(text))
+        throw usage_error(fmt::format("--save-config: '{}' of {} is not UTF-8", printable(text), entry.name),
+                          "give it another name, or leave out --save-config");
+    }
+    if (entry.option->name == "calibration-data" && !entry.texts.empty())
+      run::check_apart({path}, fs::path(entry.texts.front()));
     if (entry.option->name == "save-config" || !is_path(*entry.option)) continue;
     for (const auto& text : entry.texts) {
       if (whole(text) == whole(path))

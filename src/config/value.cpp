@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
@@ -41,7 +42,11 @@ std::uint64_t count(std::string_view option, std::string_view text) {
   return number<std::uint64_t>(option, text, "a whole number");
 }
 
-double real(std::string_view option, std::string_view text) { return number<double>(option, text, "a number"); }
+double real(std::string_view option, std::string_view text) {
+  const auto value = number<double>(option, text, "a number");
+  if (std::isnan(value)) throw wrong(option, text, "a number");
+  return value;
+}
 
 // "250us", "8ms", "1.5s", "10min", "2h"; a number alone is in seconds.
 double seconds(std::string_view option, std::string_view text) {

@@ -9,21 +9,22 @@
 #include "base/random.h"
 #include "data/buffer.h"
 #include "data/given_values.h"
+#include "onnx/half.h"
 
 namespace detent::data {
 namespace {
 
-constexpr std::int64_t kChannels = 3, kPixels = 224, kSteps = 128;
+constexpr std::int64_t kChannels = 3;
 constexpr std::size_t kPictureRank = 4;
 
-std::int64_t free_dimension(const std::vector<std::int64_t>& declared, std::size_t axis) {
+std::int64_t free_dimension(const std::vector<std::int64_t>& declared, std::size_t axis, const MadeUp& how) {
   if (axis == 0) return 1;
-  if (declared.size() < kPictureRank) return kSteps;
+  if (declared.size() < kPictureRank) return how.steps;
   const bool channels_known = declared[1] >= 0 || declared.back() >= 0;
-  return axis == 1 && !channels_known ? kChannels : kPixels;
+  return axis == 1 && !channels_known ? kChannels : how.pixels;
 }
 
-std::vector<std::int64_t> shape_of(const InputSpec& input, const std::vector<std::int64_t>* given) {
+std::vector<std::int64_t> shape_of(const InputSpec& input, const std::vector<std::int64_t>* given, const MadeUp& how) {
   if (given != nullptr) {
     const auto fits = [](std::int64_t declared, std::int64_t value) { return declared < 0 || declared == value; };
     if (!input.shape || std::equal(input.shape->begin(), input.shape->end(), given->begin(), given->end(), fits))
@@ -35,7 +36,7 @@ std::vector<std::int64_t> shape_of(const InputSpec& input, const std::vector<std
     throw bad_input(fmt::format("the rank of input '{}' is unknown", input.name), "give samples, or its --shape");
   auto shape = *input.shape;
   for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-    if (shape[axis] < 0) shape[axis] = free_dimension(*input.shape, axis);
+    if (shape[axis] < 0) shape[axis] = free_dimension(*input.shape, axis, how);
   }
   return shape;
 }
@@ -51,15 +52,17 @@ void fill(std::span<std::byte> bytes, Value value) {
 std::uint32_t bits_at(std::size_t i) { return random_at(0, 0, i)[0]; }
 double share_at(std::size_t i) { return static_cast<double>(bits_at(i)) / 4294967296.0; }
 
-void fill_with_values(std::span<std::byte> bytes, onnx::DataType type) {
-  static constexpr std::uint16_t kHalfInFloat16 = 0x3800, kHalfInBfloat16 = 0x3F00;
+void fill_with_values(std::span<std::byte> bytes, onnx::DataType type, const MadeUp& how) {
   using onnx::DataType;
   const auto one = [](std::size_t) { return 1; };
+  const auto zeros = how.begins_with_zeros ? bytes.size() / onnx::byte_count(type, 1).value_or(1) / 4 : 0;
+  const auto value = [&](std::size_t i) { return i < zeros ? 0 : how.from + (how.to - how.from) * share_at(i); };
+  const auto single = [&](std::size_t i) { return static_cast<float>(value(i)); };
   switch (type) {
-    case DataType::float32: return fill<float>(bytes, [](auto i) { return static_cast<float>(share_at(i)); });
-    case DataType::float64: return fill<double>(bytes, share_at);
-    case DataType::float16: return fill<std::uint16_t>(bytes, [](auto) { return kHalfInFloat16; });
-    case DataType::bfloat16: return fill<std::uint16_t>(bytes, [](auto) { return kHalfInBfloat16; });
+    case DataType::float32: return fill<float>(bytes, single);
+    case DataType::float64: return fill<double>(bytes, value);
+    case DataType::float16: return fill<std::uint16_t>(bytes, [&](auto i) { return onnx::to_float16(single(i)); });
+    case DataType::bfloat16: return fill<std::uint16_t>(bytes, [&](auto i) { return onnx::to_bfloat16(single(i)); });
     case DataType::uint8:
       return fill<std::uint8_t>(bytes, [](auto i) { return static_cast<std::uint8_t>(bits_at(i)); });
     case DataType::int16:
@@ -76,7 +79,7 @@ void fill_with_values(std::span<std::byte> bytes, onnx::DataType type) {
 
 std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
                                     const std::map<std::string, std::vector<std::int64_t>>& shapes,
-                                    std::span<const std::string> values) {
+                                    std::span<const std::string> values, const MadeUp& how) {
   const auto numbers = parse_given_values(values);
   (void)without_given({inputs.begin(), inputs.end()}, numbers);
   std::vector<Array> arrays;
@@ -87,14 +90,14 @@ std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
       arrays.push_back(array_of(input, *number, 1));
       continue;
     }
-    auto shape = shape_of(input, given == shapes.end() ? nullptr : &given->second);
+    auto shape = shape_of(input, given == shapes.end() ? nullptr : &given->second, how);
     if (number != nullptr) {
       arrays.push_back(array_of({input.name, input.type, std::move(shape)}, *number, 1));
       continue;
     }
     const std::string where = fmt::format("input '{}'", input.name);
     const Buffer buffer = allocate(size_of(input.type, shape, where), where);
-    fill_with_values(buffer.bytes, input.type);
+    fill_with_values(buffer.bytes, input.type, how);
     arrays.push_back({input.type, std::move(shape), buffer.bytes, buffer.memory});
   }
   return arrays;

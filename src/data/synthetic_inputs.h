@@ -11,13 +11,21 @@
 
 namespace detent::data {
 
-/// One array for each input, the same at every call: floats in [0, 1), bytes as of a picture, all other integers 1.
+/// How inputs are made up.
+struct MadeUp {
+  double from = 0, to = 1;         // of floats
+  bool begins_with_zeros = false;  // a quarter of each array of floats, as silence and black are
+  std::int64_t pixels = 224;       // height and width of a picture that says neither
+  std::int64_t steps = 128;        // any other free dimension
+};
+
+/// One array for each input, the same at every call: floats as `how` says, bytes as of a picture, all other integers 1.
 /// `shapes` says what is not declared, or differs. Other free dimensions become 1 (the first axis), 3 (the channels of
-/// a picture, if they are free as well), 224 (its height and width) or 128. Throws bad_input where a shape given does
-/// not fit the input, or the rank is unknown.
+/// a picture, if they are free as well), or what `how` says. Throws bad_input where a shape given does not fit the
+/// input, or the rank is unknown.
 /// `values` are those of --input.
 std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
                                     const std::map<std::string, std::vector<std::int64_t>>& shapes,
-                                    std::span<const std::string> values = {});
+                                    std::span<const std::string> values = {}, const MadeUp& how = {});
 
 }  // namespace detent::data

@@ -153,10 +153,11 @@ Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   const auto library = channel.text();
   const std::filesystem::path model = channel.text();
   const auto threads = static_cast<int>(channel.number());
+  const auto mode = static_cast<SessionMode>(channel.number());
   runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
   failpoint("guarded.open");
   const LargeBlocksApart apart;
-  return Session::of_file(*runtime, model, {SessionMode::deployed, threads, {}});
+  return Session::of_file(*runtime, model, {mode, threads, {}});
 }
 
 Ports ports_of(const Runtime& runtime, const std::string& model, const std::string& where, SessionMode mode) {
@@ -294,9 +295,10 @@ struct GuardedSession::Impl {
 
 GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options)
     : impl_(std::make_unique<Impl>(runtime, fmt::format("model '{}'", model.string()), options)) {
+  const auto mode = options.optimizes ? SessionMode::deployed : SessionMode::inspect;
   if (!impl_->guard.serves()) {
     const LargeBlocksApart apart;
-    impl_->here.emplace(Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop}));
+    impl_->here.emplace(Session::of_file(runtime, model, {mode, options.threads, options.stop}));
     impl_->inputs = impl_->here->inputs();
     return;
   }
@@ -305,6 +307,7 @@ GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::pa
     channel.send(runtime.impl()->library);
     channel.send(paths::absolute(model).string());
     channel.send(static_cast<std::uint64_t>(options.threads));
+    channel.send(static_cast<std::uint64_t>(mode));
     Guard::expect(channel, GuardMessage::opened);
     impl_->inputs = channel.ports();
   });

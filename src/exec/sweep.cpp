@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "exec/batch_invariant.h"
 #include "exec/emit.h"
+#include "exec/guarded_session.h"
 #include "graph/bodies.h"
 
 namespace detent::exec {
@@ -80,7 +81,12 @@ std::shared_ptr<Session> Branch::make_session(const graph::Segment& segment, con
   if (options_.batch_invariant) make_batch_invariant(part, types_);
   SessionOptions session = options_.session;
   session.keep_results = !outputs.empty();
-  return std::make_shared<Session>(runtime_, emit(part, {taps.values, all, {}, taps.readers}), where, session);
+  const EmitOptions emitted{taps.values, all, {}, taps.readers};
+  // Of some graphs with bodies the runtime dies while it makes a session of them.
+  const auto& nodes = part.graph.nodes;
+  if (std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return !n.bodies().empty() || graph::has_body(n); }))
+    (void)guarded_ports(runtime_, {.stop = session.stop})(part, emitted, session.tuning);
+  return std::make_shared<Session>(runtime_, emit(part, emitted), where, session);
 }
 
 // The stage's, loaded once more where it was told of other shapes than the values have: these win.

@@ -202,6 +202,29 @@ void read_model_fields(Model& model, const Wire& raw, const std::string& where) 
   }
 }
 
+// StringStringEntryProto: the key is field 1, the value field 2.
+std::pair<std::string, std::string> read_entry(const RawField& field) {
+  std::pair<std::string, std::string> found;
+  const auto payload = payload_of(field);
+  pbf_reader entry(payload.data(), payload.size());
+  while (entry.next()) {
+    if (!is_message(entry) || entry.tag() > 2) {
+      entry.skip();
+      continue;
+    }
+    auto& text = entry.tag() == 1 ? found.first : found.second;
+    text = entry.get_string();
+  }
+  return found;
+}
+
+// What is asked for later is known to be whole.
+void check_metadata(const Model& model) {
+  for (const auto& field : model.other) {
+    if (field.number == kMetadata) (void)read_entry(field);
+  }
+}
+
 }  // namespace
 
 Graph read_graph(const Wire& raw, const std::shared_ptr<const MappedFile>& file, ExternalFiles& external,
@@ -223,6 +246,7 @@ Model read_model(const std::filesystem::path& path) {
   }
   with_damage_as_bad_input(where, [&] { read_model_fields(model, Wire(as_text(bytes), model.file), where); });
   with_damage_as_bad_input(where, [&] {
+    check_metadata(model);
     check_functions(model, where);
     check_scope(model, where);
   });
@@ -264,21 +288,10 @@ void Model::set_producer(std::string_view name, std::string_view version) {
   set_field(other, string_field(3, version));
 }
 
-// StringStringEntryProto: the key is field 1, the value field 2.
 std::string Model::metadata(std::string_view key) const {
   for (const auto& field : other) {
     if (field.number != kMetadata) continue;
-    std::string name, value;
-    const auto payload = payload_of(field);
-    pbf_reader entry(payload.data(), payload.size());
-    while (entry.next()) {
-      if (!is_message(entry) || entry.tag() > 2) {
-        entry.skip();
-        continue;
-      }
-      auto& text = entry.tag() == 1 ? name : value;
-      text = entry.get_string();
-    }
+    auto [name, value] = read_entry(field);
     if (name == key) return value;
   }
   return {};

@@ -255,6 +255,17 @@ void commit_with_data(const std::filesystem::path& path, AtomicFile& model, std:
   }
 }
 
+// A copy of what others may not read is not for them either, unless it replaces a file that is.
+void close_to_others(const AtomicFile& made, const std::filesystem::path& path, const Model& model) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!model.file || paths::exists(path)) return;
+  const auto source = fs::status(model.file->path(), ignored).permissions();
+  if (ignored) return;
+  const auto own = fs::status(made.temporary(), ignored).permissions();
+  fs::permissions(made.temporary(), own & (source | fs::perms::owner_all), ignored);
+}
+
 }  // namespace
 
 std::string encode_model(const Model& model, const LocationOfTensor& place) {
@@ -299,9 +310,11 @@ WrittenModel write_model(const Model& model, const std::filesystem::path& path, 
   }
 
   AtomicFile model_file(path);
+  close_to_others(model_file, path, model);
   std::optional<AtomicFile> data_file;
   if (!layout.placed.empty()) {
     data_file.emplace(path);
+    close_to_others(*data_file, path, model);
     const Fingerprint contents = write_data_file(layout, *data_file);
     if (is_unique) {
       layout = {layout.threshold, own_data_name(path, contents), 0, {}, {}};

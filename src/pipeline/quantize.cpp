@@ -42,6 +42,7 @@ class KeptSamples {
 QuantizeResult quantize_file(const QuantizeOptions& options) {
   config::validate(options);
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
+  run::check_apart(run::written_files(options), {}, options.kernel_table);
   run::check_report_paths(options.report, options.trace);
   return run::within_time(options, [](const QuantizeOptions& limited) {
     shim::require_cuda(limited.device.cuda);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/fingerprint.h"
@@ -40,6 +41,8 @@ struct SharedByRuns {
   std::filesystem::path solutions = {};
   /// The float model that the result is compared with, where it is not that of the options.
   std::filesystem::path original = {};
+  /// Nodes by Node::id() that 16 bits do not do for, as a run before this one found.
+  std::unordered_set<std::string> in_float32 = {};
 };
 
 struct Run {

@@ -3,13 +3,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/paths.h"
 #include "config/identity.h"
 #include "onnx/model.h"
 #include "run/files/model_fingerprint.h"
@@ -17,6 +23,7 @@
 #include "shim/shared_work.h"
 
 namespace detent::run {
+namespace fs = std::filesystem;
 namespace {
 
 std::string host_name() {
@@ -29,6 +36,54 @@ void check_same_model(shim::Ranks& ranks, const Options& options) {
   const auto mine = fingerprint_of(onnx::read_model(model_file(options.model)));
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
     throw bad_input("the model is another one than that of rank 0", "give all ranks the same files");
+}
+
+void add_file(Hasher& hasher, const fs::path& file) {
+  constexpr std::size_t kPart = std::size_t{64} << 10;
+  const auto content = MappedFile::open(file, "samples");
+  const auto bytes = content->bytes();
+  hasher.add(static_cast<std::uint64_t>(bytes.size()));
+  hasher.add(bytes.first(std::min(kPart, bytes.size())));
+  hasher.add(bytes.last(std::min(kPart, bytes.size())));
+}
+
+// Names and sizes of all files, and what they begin and end with.
+Fingerprint samples_at(const fs::path& path) {
+  Hasher hasher;
+  if (!paths::is_folder(path)) {
+    if (paths::is_file(path)) add_file(hasher, path);
+    return hasher.result();
+  }
+  std::vector<fs::path> files;
+  for (std::vector<fs::path> folders{path}; !folders.empty();) {
+    const auto folder = std::move(folders.back());
+    folders.pop_back();
+    for (auto& entry : paths::entries_of(folder)) {
+      std::error_code ignored;
+      const bool is_folder = paths::is_folder(entry) && !fs::is_symlink(entry, ignored);
+      if (is_folder || paths::is_file(entry)) (is_folder ? folders : files).push_back(std::move(entry));
+    }
+  }
+  std::sort(files.begin(), files.end());
+  for (const auto& file : files) {
+    hasher.add(file.lexically_relative(path).string());
+    add_file(hasher, file);
+  }
+  return hasher.result();
+}
+
+// Each rank reads some of them.
+template <class Options>
+void check_same_samples(shim::Ranks& ranks, const Options& options) {
+  Hasher hasher;
+  hasher.add(static_cast<std::uint64_t>(options.max_samples));
+  hasher.add(static_cast<std::uint64_t>(options.batch_size));
+  for (const auto& value : options.input_values) hasher.add(value + "\n");
+  if (options.calibration_data) hasher.add(samples_at(*options.calibration_data).text());
+  const auto mine = hasher.result();
+  if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
+    throw bad_input("the samples, or how many of them are read, are others than those of rank 0",
+                    "give all ranks the same files and the same line");
 }
 
 // Parts of the work would go into one result that fit nobody's options.
@@ -71,6 +126,7 @@ Result among(shim::Ranks& ranks, const Options& options, const std::function<Res
   try {
     check_same_options(ranks, options);
     check_same_model(ranks, options);
+    check_same_samples(ranks, options);
     result = call(options_of(ranks, options));
   } catch (const ShareDone&) {
   } catch (const Error& e) {

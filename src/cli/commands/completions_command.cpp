@@ -24,7 +24,7 @@ void add_completions(CLI::App& app) {
       "  bash  eval \"$(detent completions bash)\"\n"
       "  zsh   source <(detent completions zsh)\n"
       "  fish  detent completions fish | source");
-  command->callback([&app, shell] { print_text("{}", completions(app, *shell)); });
+  command->callback([&app, shell] { write_out(completions(app, *shell)); });
 }
 
 }  // namespace detent::cli

@@ -325,7 +325,7 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
   if (line.summary == config::SummaryForm::md) {
     const auto json = quantize_json(options, result);
     const auto members = json.value("family", std::vector{json});
-    print_text("{}", markdown_table(members));
+    write_out(markdown_table(members));
   } else {
     print_summary(options, result, line.verbose);
   }

@@ -51,7 +51,7 @@ void add_report(CLI::App& app) {
     std::vector<nlohmann::json> results;
     for (const auto& file : asked->files) results.push_back(read_result(file));
     results = single_results(std::move(results));
-    if (asked->page.empty()) return print_text("{}", markdown_table(results));
+    if (asked->page.empty()) return write_out(markdown_table(results));
     AtomicFile page(asked->page);
     page.write(as_byte_span(comparison_page(results)));
     page.commit();

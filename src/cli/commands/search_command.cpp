@@ -92,7 +92,7 @@ void add_search(CLI::App& app, Signals& signals) {
     progress.finish();
     if (result.rank != 0) return;
     if (line.json) {
-      print_text("{}", read_small_file((options.output / "front.json").string(), "the front"));
+      write_out(read_small_file((options.output / "front.json").string(), "the front"));
     } else {
       print_result(result, options);
     }

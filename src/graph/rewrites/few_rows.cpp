@@ -83,7 +83,7 @@ class Rewriter {
     if (!is_matrix_product(node) || node.body() != 0) return std::nullopt;
     Matrix matrix;
     matrix.weight = float32_constant(model_, index_, node, kWeightInput);
-    if (matrix.weight == nullptr || matrix.weight->dims.size() != 2) return std::nullopt;
+    if (matrix.weight == nullptr || matrix.weight->dims.size() != 2 || matrix.weight->count() == 0) return std::nullopt;
     const auto found = types_.find(node.inputs()[0]);
     if (found == types_.end() || !found->second.shape || found->second.shape->size() != 2) return std::nullopt;
     if (found->second.shape->front().value > kFewRows) return std::nullopt;

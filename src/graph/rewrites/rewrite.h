@@ -40,6 +40,10 @@ void require_room(const onnx::Model& model, const std::optional<std::uint64_t>& 
 /// Constant nodes become initializers of the same name; data stay where they are in the file.
 Notes lift_constants(onnx::Model& model);
 
+/// Of an unfolded If whose condition is known, the nodes of the branch that it takes come to stand in its place. The
+/// runtime does the same when it loads a model, and dies of some that stand in bodies of others.
+void take_constant_branches(onnx::Model& model);
+
 /// Initializers listed among the graph inputs (all of them before IR version 4, overridable defaults after) become
 /// constants.
 Notes drop_initializer_inputs(onnx::Model& model);

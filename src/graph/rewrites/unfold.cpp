@@ -365,6 +365,7 @@ void unfold(onnx::Model& model, const UnfoldLimits& limits) {
   require_room(model, limits.memory);
   if (model.functions.empty() && std::none_of(nodes.begin(), nodes.end(), has_body)) return;
   Unfolding(model, limits).run();
+  take_constant_branches(model);
   require_room(model, limits.memory);
 }
 

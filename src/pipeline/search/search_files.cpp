@@ -81,8 +81,13 @@ nlohmann::json to_json(const ServingMachine& machine) {
 void check_search_output(const SearchOptions& options) {
   std::error_code failed;
   const auto& folder = options.output;
-  if (!fs::exists(folder, failed) || fs::is_empty(folder, failed)) return;
-  throw usage_error(fmt::format("'{}' is there already", folder.string()), "give a new folder with --output");
+  const auto name = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+  if (name.empty() || name == "." || name == ".." || name == "-")
+    throw usage_error(fmt::format("--output '{}' is no name of a new folder", folder.string()),
+                      "search writes a folder: give its name");
+  if (fs::exists(folder, failed) && !fs::is_empty(folder, failed))
+    throw usage_error(fmt::format("'{}' is there already", folder.string()), "give a new folder with --output");
+  const AtomicFolder claimed(folder.has_filename() ? folder : folder.parent_path());  // throws where it cannot be made
 }
 
 std::string command_of(const SearchOptions& options, const SearchPoint& point) {

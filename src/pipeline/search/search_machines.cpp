@@ -87,6 +87,9 @@ ServingMachine serving(const Machine& machine, const Offered& offered, const Sea
   serving.machine = machine.name;
   serving.model = point.name;
   serving.seconds = offered.seconds;
+  if (!(offered.seconds > 0))
+    throw bad_input(fmt::format("machine '{}': its kernel table gives model '{}' no time", machine.name, point.name),
+                    "measure its kernels again: a table with times of 0 tells nothing");
   serving.instances = machine.threads;
   if (machine.memory && offered.peak_memory > 0)
     serving.instances = std::min(machine.threads, *machine.memory / offered.peak_memory);

@@ -20,6 +20,7 @@
 #include "run/files/outputs.h"
 #include "run/model/kv_cache.h"
 #include "run/shared_run.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 namespace {
@@ -75,6 +76,13 @@ void refuse_if_useless(Run& run, const std::filesystem::path& file) {
   refuse_useless(run.options, run.result, run.result.floats ? "16-bit floats" : "block floats");
 }
 
+// A target other than the runtime's CPU reads what it was asked to.
+bool can_store_otherwise(const Run& run) {
+  const auto& options = run.options;
+  return run.blocks && options.weights_only.form == WeightForm::qdq && run.recipe.target->is_ort_cpu &&
+         shim::size_of(options.resources.ranks) == 1;
+}
+
 }  // namespace
 
 void leave_rest_to_first(Run& run) { run::leave_rest_to_first(run.options.resources); }
@@ -82,6 +90,7 @@ void leave_rest_to_first(Run& run) { run::leave_rest_to_first(run.options.resour
 void write_result(Run& run) {
   run::Prover prove(run.options, run.runtime_or_none());
   prove.skip_because(excuse_of(run));
+  if (can_store_otherwise(run)) prove.has_other_form();
   TargetNotes told;
   if (run.floats || run.recipe.result == config::kBlockFloats) {
     prove.require([&](const auto& file) {

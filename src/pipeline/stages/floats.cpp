@@ -166,7 +166,9 @@ void select_floats(Run& run) {
   const auto& nodes = run.prepared.model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     const auto& name = nodes[n].id();
-    if (run.recipe.in_float32.contains(name) || run.prepared.unseen.contains(name)) facts.allowed[n] = false;
+    if (run.recipe.in_float32.contains(name) || run.shared.in_float32.contains(name) ||
+        run.prepared.unseen.contains(name))
+      facts.allowed[n] = false;
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "graph/traits.h"
+
 namespace detent::quantization {
 
 std::vector<std::string> LeftInFloat::notes() const {
@@ -18,6 +20,12 @@ std::size_t LeftInFloat::count() const {
   std::size_t count = 0;
   for (const auto& [why, nodes] : nodes_) count += nodes.size();
   return count;
+}
+
+bool reads_empty_weight(const onnx::Model& model, const graph::Index& index, const onnx::Node& product) {
+  if (product.inputs().size() <= graph::kWeightInput) return false;
+  const int at = index.initializer(product.inputs()[graph::kWeightInput]);
+  return at != graph::kNone && model.graph.initializers[static_cast<std::size_t>(at)].count() == 0;
 }
 
 std::string reason_against_gemm(const onnx::Node& gemm) {

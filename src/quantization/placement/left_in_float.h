@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/index.h"
 #include "onnx/model.h"
 
 namespace detent::quantization {
@@ -30,6 +31,9 @@ class LeftInFloat {
 inline constexpr std::string_view kBeforeLogarithm =
     "a logarithm or a power behind it makes large what integers lose of small values; --nodes quantizes it all the "
     "same";
+
+/// Whether a product's second input is a constant without elements: no form of integers makes it smaller or faster.
+bool reads_empty_weight(const onnx::Model& model, const graph::Index& index, const onnx::Node& product);
 
 /// What a Gemm does beside multiplying by its second input and adding its third; empty: nothing.
 std::string reason_against_gemm(const onnx::Node& gemm);

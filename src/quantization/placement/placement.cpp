@@ -96,6 +96,33 @@ std::vector<std::string> leave_weights_given_out(const onnx::Model& model, const
   return left.notes();
 }
 
+// Nothing is to be won, and no sample shows a range, where a product's weight or what a node reads or makes has no
+// elements.
+std::vector<std::string> leave_what_is_empty(const onnx::Model& model, const graph::Index& index,
+                                             const graph::ValueTypes& types, std::vector<bool>& selected) {
+  const auto is_empty = [&](const std::string& value) {
+    const auto type = types.find(value);
+    if (type == types.end() || !type->second.shape) return false;
+    const auto& shape = *type->second.shape;
+    return std::any_of(shape.begin(), shape.end(), [](const auto& dim) { return dim.value == 0; });
+  };
+  LeftInFloat left;
+  for (std::size_t n = 0; n < selected.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!selected[n]) continue;
+    const auto& inputs = node.inputs();
+    if (graph::is_product(node) && reads_empty_weight(model, index, node)) {
+      left.add(node, "its weight has no elements");
+    } else if ((!inputs.empty() && is_empty(inputs[0])) || is_empty(node.outputs()[0])) {
+      left.add(node, "what it reads or makes has no elements");
+    } else {
+      continue;
+    }
+    selected[n] = false;
+  }
+  return left.notes();
+}
+
 void mark_bypassed(const graph::Index& index, Placement& placement) {
   const auto selected = [&](int node) { return placement.selected[static_cast<std::size_t>(node)]; };
   for (auto& mark : placement.marks) {
@@ -305,8 +332,10 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   for (std::size_t n = 0; n < floats.nodes.size(); ++n)
     placement.selected[n] = placement.selected[n] && !floats.nodes[n];
   leave_index_arithmetic(model, index, types, config, placement.selected);
-  const auto given_out = leave_weights_given_out(model, index, placement.selected);
-  placement.notes = given_out;
+  placement.notes = leave_weights_given_out(model, index, placement.selected);
+  for (auto& note : leave_what_is_empty(model, index, types, placement.selected))
+    placement.notes.push_back(std::move(note));
+  const auto left = placement.notes;
   Marks marks(model, types, index);
   RuleContext context{model, index, types, config, marks, placement, left_operands(model)};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
@@ -333,7 +362,7 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     throw bad_input(
         fmt::format("model '{}' has nothing to quantize: none of its nodes has values that these options quantize",
                     model.path.string()),
-        given_out.empty() ? nothing_hint(model, types) : fmt::format("{}", fmt::join(given_out, "; ")));
+        left.empty() ? nothing_hint(model, types) : fmt::format("{}", fmt::join(left, "; ")));
   }
   return placement;
 }

@@ -14,6 +14,7 @@
 #include "quantization/dynamic.h"
 #include "quantization/emit/stored_weights.h"
 #include "quantization/placement/integer_chains.h"
+#include "quantization/placement/left_in_float.h"
 #include "quantization/placement/selection.h"
 
 namespace detent::run {
@@ -93,9 +94,12 @@ PossibleFormats possible_formats(const Prepared& prepared, const QuantConfig& co
   add_dynamic(prepared, config, possible);
   add_blocks(prepared, config, possible);
   add_stored(prepared, config, possible);
+  const graph::Index index(prepared.model);
   for (std::size_t n = 0; n < possible.size(); ++n) {
     const auto& node = prepared.model.graph.nodes[n];
-    const bool has_weights = graph::is_product(node) || graph::is_recurrent(node);
+    const bool has_weights =
+        (graph::is_product(node) && !quantization::reads_empty_weight(prepared.model, index, node)) ||
+        graph::is_recurrent(node);
     if (has_weights || !possible[n].empty()) possible[n].insert(NodeFormat::fp32);
   }
   return possible;

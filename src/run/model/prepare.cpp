@@ -117,6 +117,7 @@ std::size_t compute(Prepared& prepared, const std::vector<int>& nodes, const exe
   }
   prepared.folded.add(model, nodes, results);
   graph::replace_by_constants(model, nodes, std::move(results));
+  graph::take_constant_branches(model);
   const graph::Index index(model);
   std::erase_if(prepared.transposed, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
   return nodes.size();

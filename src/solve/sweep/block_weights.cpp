@@ -122,9 +122,19 @@ class Solving final : public GramReceiver {
     for (const auto& stage : stages) {
       for (const auto& input : stage.inputs) {
         for (const auto t : input.tensors) {
-          if (paths::exists(file_of(t))) load(t);
+          if (paths::exists(file_of(t))) load_earlier(t);
         }
       }
+    }
+  }
+
+  // One that is damaged is solved again.
+  void load_earlier(std::size_t t) {
+    try {
+      load(t);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::bad_input) throw;
+      paths::remove(file_of(t));
     }
   }
 

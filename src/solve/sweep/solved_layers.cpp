@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
@@ -132,6 +133,11 @@ namespace {
 
 struct Damaged {};
 
+// JSON has no numbers that are not finite: a layer whose bias is infinite has such errors.
+double error_of(const Json& entry) {
+  return entry.is_null() ? std::numeric_limits<double>::infinity() : entry.get<double>();
+}
+
 StoredLayer read_layer(const Json& entry, const std::shared_ptr<const MappedFile>& file,
                        std::span<const std::byte>& bytes) {
   const auto name = name_of_json(entry.at("name")), op_type = name_of_json(entry.at("op_type"));
@@ -142,8 +148,8 @@ StoredLayer read_layer(const Json& entry, const std::shared_ptr<const MappedFile
                   entry.at("streamed"),
                   entry.at("tuned"),
                   entry.value("seen", true),
-                  entry.at("before"),
-                  entry.at("after"),
+                  error_of(entry.at("before")),
+                  error_of(entry.at("after")),
                   entry.at("seconds")};
   const auto cut = [&](std::size_t size) {
     if (size > bytes.size() || padded(size) > bytes.size()) throw Damaged{};
