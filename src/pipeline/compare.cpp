@@ -303,6 +303,7 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
   std::vector<Fidelity> layers;
   std::unordered_map<std::string, run::MeasuredValue> judged;
   for (std::size_t i = 0; i < common.in_float.size(); ++i) {
+    if (run.sums()[i].paired == 0) continue;  // samples that hold no values
     layers.push_back(fidelity(common.in_float[i], common.made_by[i], run.sums()[i]));
     judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
   }

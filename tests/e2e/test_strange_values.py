@@ -6,9 +6,12 @@ import random
 import subprocess
 import zlib
 
+import numpy as np
+import onnx
 import pytest
 import support
 from failures import BAD_INPUT, DEVICE, RESOURCE, USAGE, Place
+from graphs import FLOAT, Builder
 from support import DETENT, Path
 
 COMMANDS = {
@@ -78,3 +81,18 @@ def test_every_option(place: Place, model: Path, data: Path) -> None:
             assert [path.lstat().st_mode for path in things] == kinds, said
             for made in place.out.iterdir():
                 subprocess.run(["rm", "-rf", made], check=True)
+
+
+def test_samples_that_hold_no_values_tell_of_no_accuracy(tmp_path: Path) -> None:
+    b = Builder()
+    model = b.model({"x": (FLOAT, ["n", "t", 8])}, [b.add("Relu", b.add("MatMul", "x", b.weight("w", 8, 32)))])
+    onnx.save(model, tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": np.zeros((1, 0, 8), np.float32)}])
+    files = [tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", data]
+    told = support.detent("quantize", files[0], "-o", *files[1:], "--preset", "balanced")
+    assert told.returncode == 0 and "Accuracy was not measured" in told.stdout and " inf" not in told.stdout
+    for command in (["compare"], ["verify"]):
+        told = support.detent(*command, *files)
+        assert told.returncode == 0 and " inf" not in told.stdout, told.stdout
+    refused = support.detent("compare", *files, "--min-sqnr", 20)
+    assert refused.returncode == 3 and "no output could be compared" in refused.stderr
