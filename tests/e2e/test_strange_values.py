@@ -89,8 +89,9 @@ def test_samples_that_hold_no_values_tell_of_no_accuracy(tmp_path: Path) -> None
     onnx.save(model, tmp_path / "m.onnx")
     data = support.save_samples(tmp_path / "data", [{"x": np.zeros((1, 0, 8), np.float32)}])
     files = [tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", data]
-    told = support.detent("quantize", files[0], "-o", *files[1:], "--preset", "balanced")
-    assert told.returncode == 0 and "Accuracy was not measured" in told.stdout and " inf" not in told.stdout
+    told = support.detent("quantize", files[0], "-o", *files[1:], "--activations", "dynamic")
+    assert told.returncode == 0, told.stderr
+    assert "Accuracy was not measured" in told.stdout and " inf" not in told.stdout
     for command in (["compare"], ["verify"]):
         told = support.detent(*command, *files)
         assert told.returncode == 0 and " inf" not in told.stdout, told.stdout
