@@ -208,6 +208,13 @@ void tell_accuracy(Run& run) {
   run.result.accuracy = std::move(work.draft.result);
 }
 
+// Of notes that end so.
+void take_back(std::string_view words, std::vector<std::string>& notes) {
+  for (auto& note : notes) {
+    if (note.ends_with(words)) note.resize(note.size() - words.size());
+  }
+}
+
 }  // namespace
 
 void place_integers(Run& run) {
@@ -299,6 +306,7 @@ void emit_integers(Run& run) {
   if (work.measured && work.stores_if_harmless) remedies::improve_written(work.draft, *work.evaluator);
   tell_accuracy(run);
   auto& draft = work.draft;
+  if (draft.prepared.stored_products.empty()) take_back(run::kWeightsOf8Bits, run.result.notes);
   // Operators on integers are counted as they are.
   const bool counts_first = run.options.config.quant_format == QuantFormat::qdq;
   if (!run.recipe.lowers_rest && counts_first) count_integers(run, draft.emitted->model);
