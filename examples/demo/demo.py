@@ -92,4 +92,6 @@ def main(tasks):
     print("\nPeak memory of inference includes Python with NumPy and ONNX Runtime itself.")
 
 
+if {"-h", "--help"} & set(sys.argv[1:]):
+    sys.exit(print(__doc__))
 main(sys.argv[1:] or list(TITLES))
