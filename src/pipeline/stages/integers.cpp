@@ -34,6 +34,7 @@
 #include "run/records/quantize_result.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
+#include "shim/ranks.h"
 #include "shim/shared_work.h"
 
 namespace detent::pipeline {
@@ -190,7 +191,13 @@ void tune_weights(Run& run) {
     run.note(tuned.notes);
     if (work.measured) remedies::check_target(draft, *work.evaluator);
   } else if (work.measured && work.tunes_if_needed && config::may_tune(options)) {
-    remedies::improve_emitted(draft, *work.evaluator);
+    try {
+      remedies::improve_emitted(draft, *work.evaluator);
+    } catch (const Error& e) {  // what nobody asked for is no reason to end
+      const auto* ranks = options.resources.ranks;
+      if (e.kind() != ErrorKind::resource || (ranks != nullptr && ranks->size() > 1)) throw;
+      run.result.notes.push_back(fmt::format("left out: {}", e.what()));
+    }
     run.note(draft.notes);
   }
   if (!options.device.is_cpu() && !run.report.device && !draft.layers.empty())

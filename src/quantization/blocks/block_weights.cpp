@@ -330,8 +330,7 @@ class Placer {
     for (const auto& tensor : placement_.tensors) {
       const auto& weight = model_.graph.initializers[tensor.initializer];
       const auto stored = static_cast<double>(bytes_in_blocks(weight, tensor.rows, tensor.columns, tensor.format));
-      const bool is_twice = !tensor.products.empty() && !tensor.tables.empty() && !shares(tensor);
-      saved -= is_twice ? 2 * stored : stored;
+      saved -= stored * (!tensor.products.empty() && !tensor.tables.empty() && !shares(tensor) ? 2 : 1);
       if (!has_other_readers(tensor)) saved += static_cast<double>(weight.data.size());
     }
     return saved < 0;
