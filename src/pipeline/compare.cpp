@@ -338,8 +338,8 @@ void note(Comparison& comparison, const std::vector<std::string>& lines) {
 }
 
 // Samples that there will be, as far as that is known.
-std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options) {
-  const std::uint64_t count = source.sample_count();
+std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options, std::uint64_t done) {
+  const std::uint64_t count = std::max<std::uint64_t>(source.sample_count(), done);  // 0: of a stream it is not known
   return options.max_samples == 0 ? count : std::min<std::uint64_t>(count, options.max_samples);
 }
 
@@ -385,7 +385,8 @@ Comparison compare_within_time(const CompareOptions& options) {
     auto outputs = layers.run(sample);
     ++comparison.samples;
     comparison.sample_names.push_back(sample.origin);
-    if (options.progress) options.progress("compare", comparison.samples, most_of(*source, options));
+    if (options.progress)
+      options.progress("compare", comparison.samples, most_of(*source, options, comparison.samples));
     return outputs;
   };
   run::FloatRuns in_float({run_layers, [&] { layers.close(); }}, *source, std::numeric_limits<std::size_t>::max());
