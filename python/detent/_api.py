@@ -89,7 +89,7 @@ def _run(kind: str, config: Config | Mapping[str, Any] | None, runtime: Path | N
 
 def _with(config: Config | Mapping[str, Any] | None, **given: str | None) -> Config | Mapping[str, Any] | None:
     """The configuration with what stands beside it in a call."""
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not fields:
         return config
     chosen = Config.of(config)
