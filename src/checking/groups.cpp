@@ -89,7 +89,9 @@ class Grouping {
     for (const int n : nodes) made.insert(at(model_, n).outputs().begin(), at(model_, n).outputs().end());
     for (const int n : nodes) {
       for (const auto& name : reads_of(model_, at(model_, n))) {
-        if (made.contains(name) || index_.initializer(name) != kNone || !index_.knows(name)) continue;
+        // Sparse constants stay with the frame of each group's model.
+        const bool is_value = index_.producer(name) != kNone || index_.is_input(name);
+        if (made.contains(name) || index_.initializer(name) != kNone || !is_value) continue;
         if (seen.insert(name).second) group.inputs.push_back(name);
       }
     }

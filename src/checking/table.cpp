@@ -94,6 +94,11 @@ const Row* Table::find(std::string_view op_type, const Signature& forms) const {
   return nullptr;
 }
 
+bool differs(std::string_view alternatives, const std::string& text) {
+  return !matches(alternatives, text) && !matches(alternatives, without_zero(text)) &&
+         !matches(alternatives, with_zero(text));
+}
+
 bool on_integers(const Row& row) {
   return row.kernel == "int8" || row.kernel == "int16" || row.kernel == "htp" || row.kernel == "block floats";
 }
@@ -106,7 +111,8 @@ const Row* Table::nearest_on_integers(std::string_view op_type, const Signature&
       continue;
     const bool second_of_a_kind = forms.second.is_constant == (row.second.find('/') != std::string_view::npos);
     const int differences = 2 * !matches(row.first, forms.first.text) + 2 * !matches(row.second, forms.second.text) +
-                            !matches(row.output, forms.output.text) + 4 * !second_of_a_kind;
+                            differs(row.output, forms.output.text) + 4 * !second_of_a_kind +
+                            3 * (matches(row.output, "f32") && forms.output.text != "f32");  // integers go on behind it
     if (best != nullptr && differences >= fewest) continue;
     best = &row;
     fewest = differences;

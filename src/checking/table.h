@@ -41,6 +41,9 @@ class Table {
 /// The table of a target: the name up to a ':' counts, unless it has a table of its own. Null: there is none.
 const Table* table_of(std::string_view target);
 
+/// Whether a row has another type there, whatever it says of the zero point.
+bool differs(std::string_view alternatives, const std::string& text);
+
 /// Or on block floats, which have integers in them.
 bool on_integers(const Row& row);
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "config/enum_names.h"
@@ -33,6 +36,38 @@ std::vector<Setting> integers_in_blocks(std::string_view bits) {
 std::vector<Setting> floats_in_blocks(std::string_view type, std::string_view scales) {
   return {kInBlocks, always("weight-type", type), always("scale-type", scales)};
 }
+
+// What others call a format, and the row that serves it.
+constexpr std::pair<std::string_view, std::string_view> kNamesElsewhere[] = {
+    {"int4", "q4"},
+    {"uint4", "q4"},
+    {"w4a16", "q4"},
+    {"w4", "q4"},
+    {"awq", "q4"},
+    {"gptq", "q4"},
+    {"rtn", "q4"},
+    {"q4_0", "q4"},
+    {"int2", "q2"},
+    {"w2a16", "q2"},
+    {"w8a16", "q8"},
+    {"w8", "q8"},
+    {"q8_0", "q8"},
+    {"w8a8", "int8"},
+    {"a8w8", "int8"},
+    {"uint8", "int8"},
+    {"static", "int8"},
+    {"qdq", "int8"},
+    {"dynamic", "int8-dynamic"},
+    {"int16", "a16w8"},
+    {"float16", "fp16"},
+    {"half", "fp16"},
+    {"f16", "fp16"},
+    {"float8", "fp8"},
+    {"bfloat16", "bf16"},
+    {"fp4", "mxfp4"},
+    {"mx4", "mxfp4"},
+    {"qoperator", "int8-qoperator"},
+};
 
 }  // namespace
 
@@ -83,6 +118,14 @@ const Format& format(std::string_view name) {
   for (const auto& row : formats()) {
     if (row.name == name) return row;
     all.push_back(row.name);
+  }
+  std::string known(name);
+  std::transform(known.begin(), known.end(), known.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const auto& [elsewhere, row] : kNamesElsewhere) {
+    if (known != elsewhere) continue;
+    const auto& meant = format(row);
+    throw usage_error(fmt::format("--format: '{}' is not one of its values", name),
+                      fmt::format("that is {} here: {}; others: {}", row, meant.help, fmt::join(all, ", ")));
   }
   throw not_one_of("--format", name, all);
 }

@@ -103,8 +103,9 @@ const Option kRows[] = {
      .commands = kQuantize | kPlan,
      .affects = Affects::integers,
      .group = kWeightsOnly,
-     .help =
-         "what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the fast one",
+     .help = "what products in blocks compute with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the "
+             "fast "
+             "one",
      .label = "N",
      .bounds = {.min = 0, .max = 4},
      .detail = true},

@@ -15,6 +15,7 @@
 #include "base/working_file.h"
 #include "onnx/bodies.h"
 #include "onnx/own_data.h"
+#include "onnx/retyped.h"
 #include "onnx/write.h"
 
 namespace detent::onnx {
@@ -350,10 +351,40 @@ ValueInfo renamed(const ValueInfo& info, const std::string& name) {
   return {name, info.type, info.shape, Wire::own(std::move(out))};
 }
 
-ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape) {
+namespace {
+
+// What a message has of this field, once for each time that it is there.
+std::vector<std::string> fields_of(std::string_view message, std::uint32_t number) {
+  std::vector<std::string> found;
+  protozero::pbf_reader reader(message.data(), message.size());
+  while (reader.next()) {
+    if (reader.tag() == number && reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
+      const auto view = reader.get_view();
+      found.emplace_back(view.data(), view.size());
+    } else {
+      reader.skip();
+    }
+  }
+  return found;
+}
+
+std::string first_of(const std::vector<std::string>& texts) { return texts.empty() ? std::string() : texts.front(); }
+
+// What a value's type says of its axes, beside their lengths: "DATA_BATCH".
+std::vector<std::string> denotations(const ValueInfo& info) {
+  std::vector<std::string> found;
+  const auto tensor = first_of(fields_of(first_of(fields_of(info.raw.view(), 2)), 1));
+  for (const auto& dim : fields_of(first_of(fields_of(tensor, 2)), 1)) found.push_back(first_of(fields_of(dim, 3)));
+  return found;
+}
+
+// In the place of `before`, whose words about it are kept.
+ValueInfo value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape, const ValueInfo* before) {
+  const auto of_axes = before == nullptr ? std::vector<std::string>() : denotations(*before);
   // Whole strings rather than nested writers, which drop empty messages: a dimension without a value is one.
   std::string dims;
-  for (const Dim& dim : shape.value_or(std::vector<Dim>())) {
+  for (std::size_t i = 0; shape && i < shape->size(); ++i) {
+    const Dim& dim = (*shape)[i];
     std::string d;
     protozero::pbf_writer writer(d);
     if (dim.is_static()) {
@@ -361,6 +392,7 @@ ValueInfo make_value_info(std::string name, DataType type, std::optional<std::ve
     } else if (!dim.symbol.empty()) {
       writer.add_string(2, dim.symbol);
     }
+    if (i < of_axes.size() && !of_axes[i].empty()) writer.add_string(3, of_axes[i]);
     protozero::pbf_writer(dims).add_message(1, d);
   }
   std::string tensor;
@@ -373,8 +405,25 @@ ValueInfo make_value_info(std::string name, DataType type, std::optional<std::ve
   {
     protozero::pbf_writer ty(info, 2);
     ty.add_message(1, tensor);
+    const auto denotation =
+        before == nullptr ? std::string() : first_of(fields_of(first_of(fields_of(before->raw.view(), 2)), 6));
+    if (!denotation.empty()) ty.add_string(6, denotation);
+  }
+  for (const std::uint32_t number : {3U, 4U}) {  // doc_string, metadata_props
+    if (before == nullptr) continue;
+    for (const auto& text : fields_of(before->raw.view(), number)) info.add_string(number, text);
   }
   return {std::move(name), type, std::move(shape), Wire::own(std::move(out))};
+}
+
+}  // namespace
+
+ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape) {
+  return value_info(std::move(name), type, std::move(shape), nullptr);
+}
+
+ValueInfo retyped(const ValueInfo& info, DataType type, std::optional<std::vector<Dim>> shape) {
+  return value_info(info.name, type, std::move(shape), &info);
 }
 
 }  // namespace detent::onnx

@@ -61,7 +61,8 @@ std::string change_to(const checking::Row* row, const Signature& forms) {
   if (row->first != forms.first.text) changes.push_back(fmt::format("first input {}", row->first));
   if (row->second != forms.second.text && row->second != "-" && row->second != "*")
     changes.push_back(fmt::format("second input {}", row->second));
-  if (changes.empty()) changes.push_back(fmt::format("output {}", row->output));
+  if (changes.empty() || checking::differs(row->output, forms.output.text))
+    changes.push_back(fmt::format("output {}", row->output));
   return fmt::format("{}", fmt::join(changes, ", "));
 }
 

@@ -303,6 +303,7 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
   std::vector<Fidelity> layers;
   std::unordered_map<std::string, run::MeasuredValue> judged;
   for (std::size_t i = 0; i < common.in_float.size(); ++i) {
+    if (run.sums()[i].paired == 0) continue;  // samples that hold no values
     layers.push_back(fidelity(common.in_float[i], common.made_by[i], run.sums()[i]));
     judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
   }
@@ -337,8 +338,8 @@ void note(Comparison& comparison, const std::vector<std::string>& lines) {
 }
 
 // Samples that there will be, as far as that is known.
-std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options) {
-  const std::uint64_t count = source.sample_count();
+std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options, std::uint64_t done) {
+  const std::uint64_t count = std::max<std::uint64_t>(source.sample_count(), done);  // 0: of a stream it is not known
   return options.max_samples == 0 ? count : std::min<std::uint64_t>(count, options.max_samples);
 }
 
@@ -384,7 +385,8 @@ Comparison compare_within_time(const CompareOptions& options) {
     auto outputs = layers.run(sample);
     ++comparison.samples;
     comparison.sample_names.push_back(sample.origin);
-    if (options.progress) options.progress("compare", comparison.samples, most_of(*source, options));
+    if (options.progress)
+      options.progress("compare", comparison.samples, most_of(*source, options, comparison.samples));
     return outputs;
   };
   run::FloatRuns in_float({run_layers, [&] { layers.close(); }}, *source, std::numeric_limits<std::size_t>::max());

@@ -1,17 +1,22 @@
 // quantize(): from the options as they were given to the recipes that they stand for.
 #include "detent/quantize.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/paths.h"
 #include "config/derived.h"
+#include "config/presets.h"
+#include "config/targets.h"
 #include "config/validate.h"
 #include "data/replay.h"
 #include "pipeline/quantize_family.h"
 #include "pipeline/quantize_within_limits.h"
 #include "pipeline/stages.h"
+#include "quantization/formats.h"
 #include "run/comparison/outcome.h"
 #include "run/deadline.h"
 #include "run/files/model_folder.h"
@@ -39,7 +44,22 @@ class KeptSamples {
   std::optional<data::ReplayStream> stream_;
 };
 
+// What is made for other devices is no faster here.
+void tell_of_this_cpu(const QuantizeOptions& options, QuantizeResult& result) {
+  if (!config::target(options.config).is_ort_cpu || result.nodes_quantized + (result.floats ? 1 : 0) == 0) return;
+  const auto& config = options.config;
+  const bool has_wide = result.floats == std::nullopt && quantization::is_16_bit(config.activation_type) &&
+                        config::preset(config).quantizes && config.activations == Activations::fixed;
+  if (config::writes_16_bits(config) || has_wide)
+    result.outcome.reasons.push_back(fmt::format(
+        "ONNX Runtime's CPU computes {} in float32: what it gains is size there, and speed on other devices.",
+        has_wide ? "activations of 16 bits" : "16-bit floats"));
+}
+
 QuantizeResult quantize_file(const QuantizeOptions& options) {
+  // A name that is mistyped is what has to be known first.
+  if (!options.model.empty() && !paths::exists(options.model))
+    throw bad_input(fmt::format("cannot open model '{}': No such file or directory", options.model.string()));
   config::validate(options);
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_apart(run::written_files(options), {}, options.kernel_table);
@@ -48,6 +68,7 @@ QuantizeResult quantize_file(const QuantizeOptions& options) {
     shim::require_cuda(limited.device.cuda);
     auto result = pipeline::run_stages(limited);
     result.outcome = run::outcome_of(result);
+    tell_of_this_cpu(limited, result);
     return result;
   });
 }

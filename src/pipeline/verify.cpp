@@ -350,6 +350,8 @@ class Verifying {
       if (any && reference.has_ratio() && deployed_sums.has_ratio())
         result_.outputs.push_back(
             {fidelity(output_names_[o], reference), fidelity(output_names_[o], deployed_sums), both.sqnr_db()});
+      else if (any)
+        result_.notes.push_back(fmt::format("output '{}' has no values to compare, or 0 alone", output_names_[o]));
     }
   }
 

@@ -287,7 +287,7 @@ class Collector {
     ++done_;
     if (!context_.progress) return;
     const std::size_t samples = segment == 0 ? source_.sample_count() : state_.samples;
-    context_.progress("calibrate", done_, samples * branch_.segments());
+    context_.progress("calibrate", done_, std::max(done_, samples * branch_.segments()));
   }
 
   // What an earlier process has saved is not saved again.

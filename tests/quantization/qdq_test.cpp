@@ -336,6 +336,26 @@ TEST(Emit, WeightsInBlocks) {
             (std::vector<std::int8_t>{64, -64, 127, 127, 95, 95, 127, -127, 127, 127}));
 }
 
+// ONNX Runtime would round inputs of 16 bits to 8 by an axis counted from the front, or by a scale without axes.
+TEST(Emit, WeightsBesideInputsOf16BitsAreNotFused) {
+  for (const bool wide : {true, false}) {
+    for (const bool per_channel : {true, false}) {
+      Builder b(21);
+      b.input("x").constant("w", {5, 2}, {1, -10, 2, 20, 3, 30, 4, -40, 5, 50});
+      b.node("MatMul", {"x", "w"}, {"y"}).output("y");
+      QuantConfig config;
+      config.activation_type = wide ? QuantType::uint16 : QuantType::uint8;
+      config.per_channel = per_channel;
+      const auto model = inserted(b, config, {{"x", {-1, 3}}, {"y", {-1, 3}}}).model;
+      const auto& dequantize = maker(model, "w_DequantizeLinear_Output");
+      EXPECT_EQ(dequantize.int_or("axis", -7), per_channel ? (wide ? -1 : 1) : -7);
+      const auto& scale = tensor(model, "w_scale").dims;
+      EXPECT_EQ(scale, tensor(model, "w_zero_point").dims);
+      EXPECT_EQ(scale, per_channel ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>(wide ? 1 : 0, 1));
+    }
+  }
+}
+
 // Values are found by the graph, whoever made the model and named its nodes.
 TEST(DequantizedValues, FollowTheGraphAndNotNames) {
   Builder b;

@@ -59,10 +59,25 @@ void print_exceptions(const CheckResult& r) {
   }
 }
 
+// Whether what was printed names forms of integers.
+bool has_forms(const CheckResult& r) {
+  const auto names_form = [](const std::string& text) {
+    return text.find(" -> ") != std::string::npos || text.find("put u") != std::string::npos ||
+           text.find("put s") != std::string::npos;
+  };
+  return std::any_of(r.nodes.begin(), r.nodes.end(), [&](const auto& n) {
+    return n.verdict != Verdict::accepted && (names_form(n.rule) || names_form(n.suggestion));
+  });
+}
+
 void print_report(const CheckOptions& options, const CheckResult& r) {
   if (!r.target_reason.empty()) print_note(r.target_reason);
   for (const auto& problem : r.problems) print_text("problem: {}\n", problem);
   print_exceptions(r);
+  if (has_forms(r))
+    print_text(
+        "forms: u8, s16: integers of 8 bits, of 16 with a sign; =: the zero point is in the middle; /t, /c, /b: a "
+        "constant with one scale, one for each channel, one for each block; f32: floats; |: or\n");
   print_text("{} on {}\n", options.model.string(), checking::headline(r));
 }
 

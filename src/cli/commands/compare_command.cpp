@@ -69,6 +69,8 @@ void print_comparison(const Comparison& result, bool outputs_only, std::size_t l
 
 // NaN counts as lower.
 void require(const std::vector<Fidelity>& outputs, double least) {
+  if (outputs.empty())
+    throw bad_input("no output could be compared, so that none reaches --min-sqnr", "the notes say why");
   for (const auto& output : outputs) {
     if (output.sqnr_db >= least) continue;
     throw bad_input(fmt::format("output '{}' has {:.2f} dB, less than the {:.6g} of --min-sqnr", output.name,

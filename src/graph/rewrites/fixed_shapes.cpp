@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "onnx/retyped.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -55,7 +56,7 @@ void replace_symbols(onnx::ValueInfo& value, const Symbols& symbols) {
     dim = {known->second, ""};
     changed = true;
   }
-  if (changed) value = onnx::make_value_info(value.name, value.type, std::move(dims));
+  if (changed) value = onnx::retyped(value, value.type, std::move(dims));
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vect
     bind_symbols(*input, entry.second, symbols);
     std::vector<onnx::Dim> dims;
     for (const auto d : entry.second) dims.push_back({d, ""});
-    *input = onnx::make_value_info(name, input->type, std::move(dims));
+    *input = onnx::retyped(*input, input->type, std::move(dims));
   }
   for (auto& input : inputs) replace_symbols(input, symbols);
   for (auto& output : model.graph.outputs) replace_symbols(output, symbols);
@@ -83,7 +84,7 @@ Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vect
 std::vector<onnx::ValueInfo> take_output_shapes(onnx::Model& model) {
   auto said = model.graph.outputs;
   for (auto& output : model.graph.outputs) {
-    if (output.shape) output = onnx::make_value_info(output.name, output.type, std::nullopt);
+    if (output.shape) output = onnx::retyped(output, output.type, std::nullopt);
   }
   return said;
 }
@@ -99,7 +100,7 @@ void give_output_shapes(onnx::Model& model, const ValueTypes& types, const std::
     for (std::size_t d = 0; d < dims.size(); ++d) {
       if (!dims[d].is_static()) dims[d] = (*said[i].shape)[d];
     }
-    output = onnx::make_value_info(output.name, output.type, std::move(dims));
+    output = onnx::retyped(output, output.type, std::move(dims));
   }
 }
 

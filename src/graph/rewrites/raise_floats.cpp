@@ -11,6 +11,7 @@
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "onnx/half.h"
+#include "onnx/retyped.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -104,7 +105,7 @@ class Raising {
     for (auto& info : infos) {
       if (!is_low(info.type)) continue;
       ++count_;
-      if (!stays) info = onnx::make_value_info(info.name, to_, std::move(info.shape));
+      if (!stays) info = onnx::retyped(info, to_, info.shape);
     }
   }
 

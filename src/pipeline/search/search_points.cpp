@@ -236,7 +236,8 @@ PointShare SearchPoints::make_share(const std::vector<SearchPoint>& points) {
       auto& [made, reason] = share.attempts.emplace_back(Attempt{point, {}});
       reason = reason_against(made, &SearchPoints::make);
       if (reason.empty() && finishes) reason = reason_against(made, &SearchPoints::finish);
-      if (options_.progress) options_.progress("models", made_.size() + share.attempts.size(), 0);
+      const auto done = made_.size() + share.attempts.size();
+      if (options_.progress) options_.progress("models", done, std::max(done, made_.size() + points.size()));
     }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted || waiting_.stop_requested()) throw;

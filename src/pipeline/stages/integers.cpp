@@ -34,6 +34,7 @@
 #include "run/records/quantize_result.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
+#include "shim/ranks.h"
 #include "shim/shared_work.h"
 
 namespace detent::pipeline {
@@ -190,7 +191,13 @@ void tune_weights(Run& run) {
     run.note(tuned.notes);
     if (work.measured) remedies::check_target(draft, *work.evaluator);
   } else if (work.measured && work.tunes_if_needed && config::may_tune(options)) {
-    remedies::improve_emitted(draft, *work.evaluator);
+    try {
+      remedies::improve_emitted(draft, *work.evaluator);
+    } catch (const Error& e) {  // what nobody asked for is no reason to end
+      const auto* ranks = options.resources.ranks;
+      if (e.kind() != ErrorKind::resource || (ranks != nullptr && ranks->size() > 1)) throw;
+      run.result.notes.push_back(fmt::format("left out: {}", e.what()));
+    }
     run.note(draft.notes);
   }
   if (!options.device.is_cpu() && !run.report.device && !draft.layers.empty())
@@ -206,6 +213,13 @@ void tell_accuracy(Run& run) {
   auto note = remedies::what_is_left(work.draft, run.options);
   if (!note.empty()) run.result.notes.push_back(std::move(note));
   run.result.accuracy = std::move(work.draft.result);
+}
+
+// Of notes that end so.
+void take_back(std::string_view words, std::vector<std::string>& notes) {
+  for (auto& note : notes) {
+    if (note.ends_with(words)) note.resize(note.size() - words.size());
+  }
 }
 
 }  // namespace
@@ -299,6 +313,7 @@ void emit_integers(Run& run) {
   if (work.measured && work.stores_if_harmless) remedies::improve_written(work.draft, *work.evaluator);
   tell_accuracy(run);
   auto& draft = work.draft;
+  if (draft.prepared.stored_products.empty()) take_back(run::kWeightsOf8Bits, run.result.notes);
   // Operators on integers are counted as they are.
   const bool counts_first = run.options.config.quant_format == QuantFormat::qdq;
   if (!run.recipe.lowers_rest && counts_first) count_integers(run, draft.emitted->model);

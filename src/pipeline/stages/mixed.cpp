@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
@@ -81,6 +83,20 @@ class Mixture {
   const run::Prepared& prepared() const { return steps_.fixed.empty() ? run_.prepared : run_.integers->draft.prepared; }
   bool is_scaled() const { return !steps_.fixed.empty() && !run_.integers->draft.result.equalized.empty(); }
 
+  // What is said of a private file is said of the user's model.
+  QuantizeResult by_the_users_name(const std::filesystem::path& file,
+                                   const std::function<QuantizeResult()>& run) const {
+    try {
+      return run();
+    } catch (const Error& e) {
+      std::string text = e.what();
+      const auto name = file.string();
+      for (auto at = text.find(name); at != text.npos; at = text.find(name))
+        text.replace(at, name.size(), options_.model.string());
+      throw Error(e.kind(), text, e.hint());
+    }
+  }
+
   void note(const std::vector<std::string>& notes) {
     for (const auto& text : notes) {
       if (std::find(told_.notes.begin(), told_.notes.end(), text) == told_.notes.end()) told_.notes.push_back(text);
@@ -122,7 +138,7 @@ class Mixture {
     onnx::write_model(model, options.model, {});
     const auto solutions = folder / (is_scaled() ? "solutions-scaled" : "solutions");
     paths::make_folder(solutions);
-    auto made = run_stages(options, {.solutions = solutions});
+    auto made = by_the_users_name(options.model, [&] { return run_stages(options, {.solutions = solutions}); });
     told_.weights = std::move(made.weights);
     told_.samples = std::max(told_.samples, made.samples);
     note(made.notes);

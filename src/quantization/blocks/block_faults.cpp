@@ -27,13 +27,19 @@ std::string reason_against_blocks(const onnx::Node& node, WeightForm form, int b
   return {};
 }
 
-bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
-                        const BlockFormat& format) {
+std::uint64_t bytes_in_blocks(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                              const BlockFormat& format) {
   const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
   const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
   const std::size_t value = *onnx::byte_count(weight.type, 1);
   const std::size_t scale = format.scales == ScaleType::as_weight ? value : 1;
-  const auto stored = static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
+  return static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
+}
+
+bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                        const BlockFormat& format) {
+  const std::size_t value = *onnx::byte_count(weight.type, 1);
+  const auto stored = bytes_in_blocks(weight, rows, columns, format);
   const auto size = weight.data.size();
   return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
 }

@@ -77,7 +77,9 @@ class Placer {
     }
     leave_infinite_tables();
     do find_bypassed();
-    while (leave_kept_weights());
+    while (leave_kept_weights(true));
+    // Beside a table that is most of the file, blocks for a product make that larger, however fast they are.
+    while (grows() && leave_kept_weights(false)) find_bypassed();
     for (auto& tensor : placement_.tensors) {
       tensor.stays = has_other_readers(tensor);
       tensor.shared = shares(tensor);
@@ -310,9 +312,9 @@ class Placer {
   }
 
   // Blocks would come on top of a weight that stays, but where a table is all that reads it in float.
-  bool leave_kept_weights() {
+  bool leave_kept_weights(bool but_tables) {
     return 0 < std::erase_if(placement_.tensors, [&](const BlockTensor& tensor) {
-             if (!has_other_readers(tensor, true)) return false;
+             if (!has_other_readers(tensor, but_tables)) return false;
              std::set<std::size_t> nodes(tensor.products.begin(), tensor.products.end());
              nodes.insert(tensor.tables.begin(), tensor.tables.end());
              for (const auto& [node, input] : tensor.others) nodes.insert(node);
@@ -320,6 +322,18 @@ class Placer {
                leave(model_.graph.nodes[n], "what else reads its weight, or is an output, keeps that in float");
              return true;
            });
+  }
+
+  // Whether what is stored beside weights that stay is more than what the other weights save.
+  bool grows() const {
+    double saved = 0;
+    for (const auto& tensor : placement_.tensors) {
+      const auto& weight = model_.graph.initializers[tensor.initializer];
+      const auto stored = static_cast<double>(bytes_in_blocks(weight, tensor.rows, tensor.columns, tensor.format));
+      saved -= stored * (!tensor.products.empty() && !tensor.tables.empty() && !shares(tensor) ? 2 : 1);
+      if (!has_other_readers(tensor)) saved += static_cast<double>(weight.data.size());
+    }
+    return saved < 0;
   }
 
   std::string reason_against(const Node& node, const onnx::Tensor& weight, const Reading& reading, int bits) const {

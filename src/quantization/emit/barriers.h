@@ -43,6 +43,12 @@ void add_barriers_before_floats(Emitted& emitted);
 ///   scales, which may be 0 in float16, as their ratio may be infinite: then results are 0 or anything.
 void add_float16_barriers(onnx::Model& model);
 
+/// ONNX Runtime (QDQ fusions; of what reads floats since 1.26, of what reads 16-bit pairs in 1.32) makes MatMulNBits of
+/// a product whose matrix comes out of a DequantizeLinear and whose other input is no pair of 8 bits, and that rounds
+/// what it reads to int8 in blocks: 16 bits become 8. It knows such a matrix by an axis that is counted from the front,
+/// or by a scale without axes: writes the same with the axis counted from the back, and with vectors of one number.
+void keep_inputs_as_they_are(onnx::Model& model);
+
 /// Puts each node before the node at its position, which reads its result in the place of what it reads.
 void insert_before(std::multimap<int, onnx::Node> nodes, Emitted& emitted);
 

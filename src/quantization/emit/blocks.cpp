@@ -92,18 +92,22 @@ class Emitter {
       names = stored_.table(t, weight, element_type(tensor.format));
       for (const auto n : tensor.tables) dequantize_for(n, 0, in_blocks ? 1 : 0, tensor, names);
     }
+    // ONNX Runtime fuses what has an axis that is counted from the front, and computes with int8 then.
+    constexpr int kInt8 = 4;
+    const bool in_float = config_.accuracy_level > 0 && config_.accuracy_level < kInt8;
+    const std::int64_t axis = (in_blocks ? 0 : 1) - (in_float ? 2 : 0);
     // A runtime merges what reads the same tensors in one graph, but bodies are graphs of their own.
     std::vector<BlockNames> matrices;
     std::map<int, std::size_t> products;  // of each body
     for (const auto n : tensor.products) {
       const bool turns = tensor.shared && n == tensor.products.front();
       if (turns) {
-        dequantize_for(n, 1, in_blocks ? 0 : 1, tensor, transposed(n, tensor, names));
+        dequantize_for(n, 1, axis, tensor, transposed(n, tensor, names));
         continue;
       }
       const auto which = products[model_.graph.nodes[n].body()]++;
       if (which == matrices.size()) matrices.push_back(stored_.matrix(t, weight));
-      dequantize_for(n, 1, in_blocks ? 0 : 1, tensor, matrices[which]);
+      dequantize_for(n, 1, axis, tensor, matrices[which]);
     }
   }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/index.h"
+#include "onnx/retyped.h"
 #include "onnx/write.h"
 #include "quantization/emit/barriers.h"
 #include "quantization/floats/float_rules.h"
@@ -219,7 +220,7 @@ class FloatEmitter {
       for (auto& info : *infos) {
         const auto found = position_.find(info.name);
         if (found == position_.end() || values_[found->second].second.low != info.name) continue;
-        info = onnx::make_value_info(info.name, type_, std::move(info.shape));
+        info = onnx::retyped(info, type_, info.shape);
       }
     }
   }

@@ -346,6 +346,7 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
   if (config::writes_hard_sigmoids(config)) emit_hard_sigmoids(emitted);
   if (const auto& target = config::target(config); target.one_width)
     widen_operators(emitted, types, target.htp_rewrites);
+  keep_inputs_as_they_are(emitted.model);
   return emitted;
 }
 

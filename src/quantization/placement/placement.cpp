@@ -299,6 +299,17 @@ std::int64_t needed_opset(const QuantConfig& config) noexcept {
   return std::max({config::preset(config).opset, config::target(config).opset, of_form});
 }
 
+// Takes from the values that are to have 16 bits what the target could then not run.
+void keep_narrow(const onnx::Model& model, const config::Target& target, const Placement& placement,
+                 std::set<std::string>& wide) {
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!placement.selected[n] || !target.has_8_bits_alone(node.op_type())) continue;
+    for (const auto& value : node.inputs()) wide.erase(value);
+    for (const auto& value : node.outputs()) wide.erase(value);
+  }
+}
+
 void share_transposed(const TransposedConstants& transposed, std::vector<Mark>& marks) {
   std::map<std::string, Mark*> constants;
   for (auto& mark : marks) {
@@ -349,7 +360,9 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   drop(std::move(in_float), placement.marks);
   share_output_scales(model, index, config::target(config).aligned_types, placement);
   if (floats.bypass) mark_bypassed(index, placement);
-  flag(wide_values(model, index, floats.wide_nodes, config.formats_given, placement), &Mark::wide, placement.marks);
+  auto wide = wide_values(model, index, floats.wide_nodes, config.formats_given, placement);
+  if (!config.formats_given) keep_narrow(model, config::target(config), placement, wide);
+  flag(std::move(wide), &Mark::wide, placement.marks);
   if (config::target(config).centred_operands) mark_centred(model, index, config, placement);
   const auto passthrough = passthrough_types(model, config);
   for (const auto& mark : placement.marks) {

@@ -54,8 +54,7 @@ std::optional<std::pair<double, double>> parts(const onnx::Node& node,
 
 // What is wrong with the range of a quantized value.
 Explanation of_range(const onnx::Node& node, const std::string& value, const ValueTraits& traits,
-                     const std::unordered_map<std::string, MeasuredValue>& values, const Applied& applied,
-                     bool is_score) {
+                     const std::unordered_map<std::string, MeasuredValue>& values, bool is_score) {
   const auto& [low, high] = *traits.range();
   const std::string leave = fmt::format("--preset balanced, or --exclude-nodes {}", node.id());
   if (std::max(-low, high) > kMask) return {fmt::format("a mask constant of {:.2g} sets the range", low), leave};
@@ -73,8 +72,7 @@ Explanation of_range(const onnx::Node& node, const std::string& value, const Val
   }
   if (traits.large_channels() * kFewChannels <= traits.channels()) {
     return {fmt::format("{} of {} channels hold the range", traits.large_channels(), traits.channels()),
-            applied.equalized ? "--activation-type uint16, or --exclude-nodes with its consumers"
-                              : "--set equalize=auto, --activation-type uint16, or --exclude-nodes with its consumers"};
+            "--activation-type uint16, or --exclude-nodes with its consumers"};
   }
   return {};
 }
@@ -149,7 +147,7 @@ Explanation explain(const onnx::Model& original, const graph::Index& index, cons
   if (producer == graph::kNone || !std::isfinite(judged.sqnr_db)) return {};
   const auto& node = original.graph.nodes[static_cast<std::size_t>(producer)];
   if (judged.traits->range()) {
-    auto found = of_range(node, value, *judged.traits, values, applied, is_score);
+    auto found = of_range(node, value, *judged.traits, values, is_score);
     if (!found.reason.empty()) return found;
   }
   const std::string* worst = nullptr;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +25,8 @@ class ChannelSums {
   ChannelSums(const onnx::Model& model, const graph::Index& index, std::string output);
   /// The results of both models on a sample: floats of one shape.
   void add(const data::Array& in_float, const data::Array& quantized);
-  /// A sentence for each run of neighbouring channels that is lost.
+  /// What a figure of the whole output hides, in sentences: channels that are lost; scores among other values that are
+  /// far; classes of a distribution that are others than the float model's.
   std::vector<std::string> lost() const;
   /// Of the runs of channels with values of one size, if there are several, the one with the least SQNR.
   std::optional<ChannelGroup> worst() const;
@@ -41,11 +44,21 @@ class ChannelSums {
   };
 
   void start(const data::Array& in_float);
+  void add_decisions(std::span<const float> x, std::span<const float> y, std::size_t classes);
+  bool are_scores() const { return counted_ > 0 && low_ >= 0 && high_ <= 1; }
+  std::string far_scores() const;
+  std::string other_classes() const;
   std::optional<ChannelGroup> worst_of(const Axis& axis) const;
   static bool is_lost(const Channel& channel, float largest);
 
   std::string output_;
-  bool counts_;                                 // false: probabilities, or shapes that differ from sample to sample
+  bool counts_;               // false: probabilities, or shapes that differ from sample to sample
+  bool is_state_ = false;     // read again as an input: nobody looks at its channels
+  float low_ = 0, high_ = 0;  // of all values
+  std::uint64_t counted_ = 0;
+  std::vector<std::uint64_t> chosen_;           // rows of a distribution by their likeliest class
+  std::vector<std::uint64_t> changed_;          // of these, rows that have another one in the quantized model
+  bool are_rows_ = true;                        // whether all rows are distributions
   bool started_ = false, may_be_lost_ = false;  // a matrix has too few values of a channel
   std::vector<Axis> axes_;
 };

@@ -51,19 +51,19 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
         fmt::format("{} of the {} samples repeat{} others: {} or more different ones say more of other inputs.",
                     r.repeated_samples, r.samples, r.repeated_samples == 1 ? "s" : "", kFewSamples));
   }
+  if (a.score) {  // the application's own metric decides alone
+    if (*a.score < kGoodScore) {
+      lower(outcome.answer, *a.score < kPoorScore ? Answer::no : Answer::look);
+      outcome.reasons.push_back(fmt::format("The score is {:.1f} % of the float model's.", 100 * *a.score));
+    }
+    return fmt::format("the score is {:.1f} % of the float model's", 100 * *a.score);
+  }
   if (!a.lost_channels.empty()) lower(outcome.answer, Answer::look);
   outcome.reasons.insert(outcome.reasons.end(), a.lost_channels.begin(), a.lost_channels.end());
   if (a.lost_channels.empty() && a.worst_channels && a.worst_channels->sqnr_db < kFarDb) {
     lower(outcome.answer, Answer::look);
     outcome.reasons.push_back(fmt::format("SQNR of {} is {:.1f} dB, since their values are of another size.",
                                           channel_group_text(*a.worst_channels), a.worst_channels->sqnr_db));
-  }
-  if (a.score) {
-    if (*a.score < kGoodScore) {
-      lower(outcome.answer, *a.score < kPoorScore ? Answer::no : Answer::look);
-      outcome.reasons.push_back(fmt::format("The score is {:.1f} % of the float model's.", 100 * *a.score));
-    }
-    return fmt::format("the score is {:.1f} % of the float model's", 100 * *a.score);
   }
   if (a.rounded_db && *a.rounded_db < std::min(a.sqnr_db, kCloseDb)) {
     lower(outcome.answer, *a.rounded_db < kFarDb ? Answer::no : Answer::look);

@@ -35,7 +35,7 @@ struct PairSums {
   double sqnr_db() const;
   double cosine() const;
   /// Whether there is a ratio to tell: not where nothing could be paired, nor of errors in values that are all 0.
-  bool has_ratio() const { return (paired > 0 || unpaired == 0) && (signal > 0 || !(noise > 0)); }
+  bool has_ratio() const { return paired > 0 && (signal > 0 || !(noise > 0)); }
 };
 
 /// Which of a model's outputs are judged, by their types in it and in another model of the same outputs: those that

@@ -41,10 +41,26 @@ void insert_copies(onnx::Model& model, const std::vector<graph::Operand>& operan
   model.graph.nodes = std::move(nodes);
 }
 
+// The best of many come out in an order: rows that are as good as equal change places, and are no other rows for that.
+std::vector<std::string> nodes_that_sort(const onnx::Model& model, const graph::Decisions& decisions) {
+  std::vector<std::string> labels;
+  for (const auto& node : model.graph.nodes) {
+    if (!node.is("TopK") || node.body() != 0 || node.outputs().size() < 2) continue;
+    if (std::find(decisions.held.begin(), decisions.held.end(), node.outputs()[1]) != decisions.held.end())
+      labels.push_back(node.label());
+  }
+  return labels;
+}
+
 }  // namespace
 
-std::vector<std::string> decision_notes(const graph::Decisions& decisions) {
+std::vector<std::string> decision_notes(const onnx::Model& model, const graph::Decisions& decisions) {
   std::vector<std::string> notes;
+  if (const auto choosing = nodes_that_sort(model, decisions); !choosing.empty() && decisions.sizing.empty())
+    notes.push_back(fmt::format(
+        "values say which rows come out, and in which order ({}): what lies behind is compared where both models take "
+        "the rows that the float model takes",
+        some_of(choosing)));
   if (!decisions.sizing.empty())
     notes.push_back(fmt::format(
         "sizes depend on values ({}): what lies behind is compared where both models decide as the float model does{}",
@@ -62,12 +78,12 @@ std::vector<std::string> decision_notes(const graph::Decisions& decisions) {
 SharedDecisions::SharedDecisions(const exec::Runtime& runtime, onnx::Model& first, onnx::Model& second) {
   // Types take a session to find out.
   const auto any = [](const graph::Decisions& found) { return !found.empty() || !found.apart.empty(); };
-  if (!any(graph::find_decisions(first, {}, graph::DecisionKind::sizes))) return;
+  if (!any(graph::find_decisions(first, {}, graph::DecisionKind::all))) return;
   const auto types = exec::infer_value_types(runtime, first);
   auto sizes = graph::find_decisions(first, types, graph::DecisionKind::sizes);
   apart_ = std::move(sizes.apart);
-  if (sizes.sizing.empty() && sizes.drawn.empty()) return;
   const auto decisions = graph::find_decisions(first, types, graph::DecisionKind::all);
+  if (sizes.sizing.empty() && sizes.drawn.empty() && nodes_that_sort(first, decisions).empty()) return;
   const graph::Index index(second);
   for (const auto& value : decisions.held) {
     if (makes(index, second, value)) taps_.push_back(value);
@@ -77,7 +93,7 @@ SharedDecisions::SharedDecisions(const exec::Runtime& runtime, onnx::Model& firs
   }
   add_copies(decisions.operands, first, second);
   held_.resize(taps_.size());
-  notes_ = decision_notes(decisions);
+  notes_ = decision_notes(first, decisions);
 }
 
 void SharedDecisions::add_copies(const std::vector<graph::Operand>& operands, onnx::Model& first, onnx::Model& second) {

@@ -72,6 +72,6 @@ class DecisionPlayer final : public data::TapReceiver {
 };
 
 /// How results of such a model are judged; empty where nothing is held.
-std::vector<std::string> decision_notes(const graph::Decisions& decisions);
+std::vector<std::string> decision_notes(const onnx::Model& model, const graph::Decisions& decisions);
 
 }  // namespace detent::run

@@ -140,8 +140,7 @@ std::string note_of(const LeftProducts& left, const Decision& decision, const Qu
   const auto head =
       fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted",
                   left.count, count_with_noun(left.of, "product"));
-  if (config::tries_stored_weights(options))
-    return head + "; their weights take 8 bits all the same, where that does no harm";
+  if (config::tries_stored_weights(options)) return fmt::format("{}{}", head, kWeightsOf8Bits);
   if (left.saved * 40 <= left.size * 3)  // of a tenth of the bytes three quarters
     return fmt::format("{}; --optimize-for size quantizes them all the same, which saves about {}", head,
                        format_size(left.saved));

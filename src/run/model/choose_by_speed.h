@@ -5,6 +5,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/sample.h"
@@ -20,6 +21,9 @@ struct SpeedChoice {
   std::vector<std::string> in_float;  // nodes by Node::id(), in the order of the model
   std::vector<std::string> notes;
 };
+
+/// What a note says of the products in float until it is known whether their weights are stored so.
+inline constexpr std::string_view kWeightsOf8Bits = "; their weights take 8 bits all the same, where that does no harm";
 
 /// The table that the user named, which has to be read and written, or the one in the user's cache: a run does as well
 /// without that, and tells of it.

@@ -346,7 +346,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   graph::add_initializers(model, types);
   find_infinite(prepared, config);
   if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
-  append(notes, decision_notes(graph::find_decisions(model, types, graph::DecisionKind::all)));
+  append(notes, decision_notes(model, graph::find_decisions(model, types, graph::DecisionKind::all)));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = quantization::all_gates(model, graph::Index(model));
