@@ -7,18 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "base/deadline.h"
 #include "base/error.h"
-#include "base/failure.h"
-#include "base/start.h"
+#include "base/process.h"
 #include "cli/commands/commands.h"
-#include "cli/crash_cleanup.h"
-#include "cli/help.h"
 #include "cli/isolation.h"
+#include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/signals.h"
-#include "cli/stack.h"
-#include "cli/usage_errors.h"
 #include "exec/guarded_session.h"
 
 namespace {

@@ -1,5 +1,4 @@
 // What goes in, which samples are used, and how ranges follow from their statistics.
-#include "config/family.h"
 #include "config/formats.h"
 #include "config/option.h"
 #include "config/presets.h"

@@ -7,24 +7,23 @@
 #include <set>
 #include <unordered_map>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "exec/deployed_graph.h"
+#include "base/text.h"
 #include "exec/session.h"
+#include "exec/timing.h"
+#include "graph/execution.h"
 #include "graph/index.h"
-#include "graph/liveness.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "graph/transformer.h"
-#include "graph/work.h"
 #include "onnx/bodies.h"
 #include "onnx/model.h"
-#include "planning/limits.h"
+#include "planning/memory.h"
 #include "quantization/weight_operators.h"
-#include "run/deadline.h"
+#include "run/context.h"
 #include "run/files/model_folder.h"
-#include "solve/sweep/cost.h"
+#include "solve/sweep/finetune.h"
 
 namespace detent {
 namespace {

@@ -11,16 +11,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "config/derived.h"
-#include "pipeline/stages/block_floats.h"
+#include "config/presets.h"
 #include "pipeline/stages/blocks.h"
-#include "pipeline/stages/cache.h"
-#include "pipeline/stages/deploy.h"
-#include "pipeline/stages/dynamic.h"
 #include "pipeline/stages/floats.h"
+#include "pipeline/stages/formats.h"
 #include "pipeline/stages/integers.h"
-#include "pipeline/stages/mixed.h"
-#include "pipeline/stages/open.h"
+#include "pipeline/stages/open_and_deploy.h"
 #include "run/comparison/proof.h"
 #include "shim/shared_work.h"
 

@@ -8,11 +8,11 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "base/failure.h"
-#include "shim/own_file.h"
 
 namespace detent::shim {
+
 namespace fs = std::filesystem;
+
 namespace {
 
 /// What was asked for by argument or environment; empty when nothing was.

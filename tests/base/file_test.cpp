@@ -14,8 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "base/bytes.h"
-#include "base/small_file.h"
+#include "base/text.h"
 #include "detent/error.h"
 
 namespace detent {

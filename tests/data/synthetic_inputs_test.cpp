@@ -1,5 +1,5 @@
 // Inputs for models without samples.
-#include "data/synthetic_inputs.h"
+#include "data/given_inputs.h"
 
 #include <cstring>
 

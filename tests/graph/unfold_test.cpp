@@ -3,7 +3,6 @@
 
 #include "graph/support.h"
 #include "onnx/functions.h"
-#include "onnx/local_functions.h"
 
 namespace detent::graph::test {
 namespace {

@@ -1,5 +1,4 @@
 #include "quantization/emit/qdq.h"
-#include "quantization/emit/read_values.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +7,7 @@
 #include <set>
 
 #include "graph/index.h"
-#include "onnx/external_data.h"
+#include "onnx/tensor.h"
 #include "support.h"
 
 namespace detent::quantization {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/printable.h"
+#include "base/text.h"
 #include "detent/error.h"
 
 namespace detent::cli {

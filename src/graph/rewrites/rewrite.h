@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
 
 namespace detent::graph {
@@ -158,8 +158,8 @@ void idle_casts_to_identities(onnx::Model& model, const ValueTypes& types);
 /// in ascending order, are among `shapes`. 8-bit integers are turned where `turns_integers`; smaller ones never are.
 void deduplicate_constants(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers);
 
-/// Constants that mask scores before a Softmax (graph/masks.h) do not go below kMask: no infinities, no sums beyond all
-/// floats.
+/// Constants that mask scores before a Softmax (graph/patterns.h) do not go below kMask: no infinities, no sums beyond
+/// all floats.
 Notes clamp_masks(onnx::Model& model, const Store& store);
 
 /// Where(IsNaN(x), 0, x) behind a Softmax, as torch guards rows in which everything is masked, becomes x. For what

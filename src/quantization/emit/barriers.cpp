@@ -17,7 +17,7 @@
 
 #include "graph/index.h"
 #include "graph/traits.h"
-#include "onnx/half.h"
+#include "onnx/packed_numbers.h"
 #include "quantization/placement/rules.h"
 
 namespace detent::quantization {

@@ -5,15 +5,19 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "data/sample.h"
+#include "detent/config.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
+#include "onnx/write.h"
 #include "run/comparison/deployed_fidelity.h"
 
 namespace detent::run {
@@ -110,5 +114,35 @@ std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options);
 
 /// Limits of time for a model that is run in a process of its own.
 exec::GuardOptions guard_options(const QuantizeOptions& options);
+
+// A model that is written to be measured.
+
+/// Writes a model there, gives back what `measure(path)` finds of it, and removes it with its data.
+template <typename Measure>
+auto measure_candidate(const onnx::Model& model, const std::filesystem::path& path, const QuantizeOptions& options,
+                       Measure measure) {
+  const auto written = onnx::write_model(model, path, {options.external_data_threshold});
+  auto found = measure(path);
+  paths::remove(path);
+  if (!written.data_file.empty()) paths::remove(written.data_file);
+  return found;
+}
+
+// A user's own measure of a model: a command that prints a number.
+
+/// Runs `command` (see run_command) with the quoted path of the model as its last argument; the last number that it
+/// prints. Throws bad_input when the command fails or prints no number, and interrupted.
+double score_by_command(const std::string& command, const std::filesystem::path& model, const std::stop_token& stop);
+
+/// A score as a share of the float model's: 1 when they are equal, less when `score` is worse. With f for the float
+/// score it is 1 - (f - score) / |f|, which for positive scores is score / f, and for negative ones (a loss with its
+/// sign changed) falls below 1 as well when the score does: -0.2 beside -0.1 is a share of 0. Throws bad_input where
+/// the float score is zero or no number, since there is no share of these.
+double share_of_float_score(double score, double float_score);
+
+/// The same of models, by AccuracyConfig::score or its command. `float_score` is measured once.
+double share_of_float_score(const AccuracyConfig& accuracy, const std::filesystem::path& float_model,
+                            const std::filesystem::path& model, std::optional<double>& float_score,
+                            const std::stop_token& stop);
 
 }  // namespace detent::run

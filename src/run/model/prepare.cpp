@@ -5,26 +5,20 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
-#include "base/working_file.h"
-#include "config/derived.h"
+#include "base/text.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "graph/bodies.h"
 #include "graph/index.h"
-#include "graph/rewrites/einsum_weights.h"
-#include "graph/rewrites/fixed_shapes.h"
+#include "graph/rewrites/product_forms.h"
+#include "graph/rewrites/unfold.h"
 #include "quantization/floats/float_placement.h"
 #include "quantization/formats.h"
-#include "quantization/placement/infinite_values.h"
-#include "quantization/placement/integer_chains.h"
-#include "quantization/placement/name_pattern.h"
 #include "quantization/placement/selection.h"
-#include "run/comparison/shared_decisions.h"
-#include "run/model/unseen_bodies.h"
+#include "quantization/placement/value_kinds.h"
+#include "run/comparison/outcome.h"
+#include "run/model/spared_nodes.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
