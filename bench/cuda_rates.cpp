@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "calibration/histogram.h"
+#include "base/text.h"
+#include "calibration/statistics.h"
 #include "cuda/gram_rows.h"
 #include "cuda/launch.h"
 #include "cuda/observe_kernel.h"

@@ -18,10 +18,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "shim/cuda_driver.h"
-#include "store/aligned_buffer.h"
-#include "store/bounce.h"
+#include "store/buffers.h"
+#include "store/device_route.h"
 #include "store/io_queue.h"
-#include "store/open_device.h"
 #include "store/spool.h"
 
 namespace {

@@ -7,7 +7,7 @@
 
 #include "random_values.h"
 #include "solve/algebra/gram.h"
-#include "solve/layers/adaround_variables.h"
+#include "solve/layers/rounding_variables.h"
 #include "solve/layers/solver.h"
 
 namespace {

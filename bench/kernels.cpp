@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "calibration/extremes.h"
-#include "calibration/histogram.h"
+#include "calibration/statistics.h"
 #include "quantization/weights.h"
 
 namespace {

@@ -12,7 +12,7 @@
 
 #include "solve/algebra/kernels.h"
 #include "solve/layers/input_form.h"
-#include "solve/layers/samples.h"
+#include "solve/layers/mini_batches.h"
 #include "solve/layers/solver.h"
 #include "solve/layers/streamed.h"
 

@@ -171,4 +171,6 @@ def main(verb, task, *paths):
         print(TASKS[task].accuracy(folder, np.load(train) if train.is_file() else None, np.load(outputs)))
 
 
+if {"-h", "--help"} & set(sys.argv[1:]):
+    sys.exit(print(__doc__))
 main(*sys.argv[1:])

@@ -70,7 +70,7 @@ endif()
 
 foreach(format IN ITEMS JPEG PNG)
   if(DETENT_HAS_${format})
-    set_property(SOURCE src/data/formats/picture.cpp APPEND PROPERTY COMPILE_DEFINITIONS DETENT_HAS_${format})
+    set_property(SOURCE src/data/pictures.cpp APPEND PROPERTY COMPILE_DEFINITIONS DETENT_HAS_${format})
   else()
     message(STATUS "No ${format} library: detent reads no ${format} files as samples")
   endif()

@@ -11,7 +11,6 @@ function(put_in_place sources)  # of files of the same names
   set(${sources} ${all} ${ARGN} PARENT_SCOPE)
 endfunction()
 put_in_place(core_sources ${windows_sources})
-list(REMOVE_ITEM core_sources ${PROJECT_SOURCE_DIR}/src/exec/guard_messages.cpp)  # between processes
 
 set_property(SOURCE src/profile/machine.cpp APPEND PROPERTY COMPILE_OPTIONS ${DETENT_WIDE_VECTORS})
 

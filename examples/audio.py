@@ -9,6 +9,7 @@ The model processes 32 ms at a time and keeps a state, so each sample needs the 
 a generator runs the model along the way, and no sample is kept. A third of the recording is used for calibration; on the
 rest, the decisions of both models are compared with the recording's annotation."""
 
+import argparse
 import pathlib
 import wave
 
@@ -46,6 +47,7 @@ def run(session: ort.InferenceSession, audio: np.ndarray):
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     model, output = MODELS / "silero_vad.onnx", MODELS / "silero_vad.int8.onnx"
     audio = recording()
     third = len(audio) // 3 // STEP * STEP

@@ -8,6 +8,7 @@
 Half of the paragraphs are used for calibration. For each of the others, both models look up the most similar one; how often do
 they agree?"""
 
+import argparse
 import json
 import pathlib
 import re
@@ -70,6 +71,7 @@ def nearest(rows: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     model = MODELS / "minilm.onnx"
     samples = [WordPieces(MODELS / "minilm" / "tokenizer.json")(text) for text in paragraphs()]
     calibration, held_back = samples[0::2][:32], samples[1::2]

@@ -7,6 +7,7 @@
 
 Ten photos are used for calibration, the others to compare the quantized model with the float one."""
 
+import argparse
 import pathlib
 
 import detent
@@ -15,6 +16,7 @@ MODELS = pathlib.Path(__file__).resolve().parents[1] / "build" / "models"
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     photos = sorted((MODELS / "photos").iterdir())
     # The model takes rows of pixels (NHWC), blue first, 0 to 255, minus the mean of its training data.
     scaled = {"size": 224, "mean": (104 / 255, 117 / 255, 123 / 255), "std": 1 / 255, "layout": "nhwc", "channels": "BGR"}

@@ -91,4 +91,6 @@ def main(names):
     print("Peak memory of inference includes Python with NumPy and ONNX Runtime itself.")
 
 
+if {"-h", "--help"} & set(sys.argv[1:]):
+    sys.exit(print(__doc__))
 main(sys.argv[1:] or list(TASKS))

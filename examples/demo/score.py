@@ -31,4 +31,6 @@ def main(model, samples, output):
     print(1000 * seconds / shape[0])
 
 
+if {"-h", "--help"} & set(sys.argv[1:]):
+    sys.exit(print(__doc__))
 main(*sys.argv[1:])

@@ -7,6 +7,7 @@
 
 The quantized model is written to build/models/olive."""
 
+import argparse
 import pathlib
 
 import detent
@@ -38,6 +39,7 @@ def photos(**_options) -> Photos:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     output = MODELS / "olive"
     workflow = {
         "input_model": {"type": "ONNXModel", "model_path": str(MODELS / "opennsfw.onnx")},

@@ -1,6 +1,6 @@
 #include "fields.h"
 
-#include "base/printable.h"
+#include "base/text.h"
 
 namespace detent::python {
 

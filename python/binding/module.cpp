@@ -9,10 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "base/bytes.h"
-#include "base/failure.h"
-#include "base/printable.h"
-#include "config/schema_json.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "config/validate.h"
 #include "consumer.h"
 #include "host.h"
 #include "options.h"

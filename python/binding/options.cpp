@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/bytes.h"
 #include "base/error.h"
+#include "base/text.h"
+#include "config/option.h"
 #include "config/presets.h"
-#include "config/value.h"
 #include "fields.h"
-#include "run/model/automatic_target.h"
+#include "run/model/target_runtime.h"
 
 namespace detent::python {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "arrays.h"
-#include "config/command_line_names.h"
+#include "config/enum_names.h"
 #include "fields.h"
-#include "run/samples/pictures.h"
+#include "run/samples/samples.h"
 
 namespace detent::python {
 namespace {

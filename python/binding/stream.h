@@ -9,7 +9,7 @@
 #include "detent/resources.h"
 #include "detent/samples.h"
 #include "host.h"
-#include "run/samples/pictures.h"
+#include "run/samples/samples.h"
 
 namespace detent::python {
 

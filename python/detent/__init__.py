@@ -13,7 +13,7 @@ import atexit
 from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
-from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize, search, verify
+from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize, report, search, verify
 from ._bench import BenchResult
 from ._check import CheckResult
 from ._config import (
@@ -92,6 +92,7 @@ __all__ = [
     "merge_statistics",
     "plan",
     "quantize",
+    "report",
     "search",
     "verify",
 ]

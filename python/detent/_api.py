@@ -1,10 +1,12 @@
-"""The calls: quantize, calibrate, merge_statistics, inspect, check, plan, compare, verify, bench, search."""
+"""The calls: quantize, calibrate, merge_statistics, inspect, check, plan, compare, verify, report, bench, search."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import pathlib
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -26,7 +28,7 @@ from ._results import (
 from ._samples import Data, Pictures, stream_of
 from ._search import SearchResult
 from ._verify import Consumer, Verification
-from .errors import ResourceError, UsageError
+from .errors import BadInput, ResourceError, UsageError
 
 _Native = Callable[..., dict[str, Any]]
 
@@ -85,6 +87,18 @@ def _run(kind: str, config: Config | Mapping[str, Any] | None, runtime: Path | N
         yield _Run(folder, options)
 
 
+def _with(config: Config | Mapping[str, Any] | None, **given: str | None) -> Config | Mapping[str, Any] | None:
+    """The configuration with what stands beside it in a call."""
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if not fields:
+        return config
+    chosen = Config.of(config)
+    for name in fields:
+        if getattr(chosen, name) is not None:
+            raise UsageError(f"{name} is given twice, beside config and in it", "leave out one of them")
+    return dataclasses.replace(chosen, **fields)
+
+
 @overload
 def quantize(
     model: Model,
@@ -92,6 +106,9 @@ def quantize(
     data: Data | None = None,
     config: Config | Mapping[str, Any] | None = None,
     *,
+    format: str | None = None,
+    target: str | None = None,
+    optimize_for: str | None = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -108,6 +125,9 @@ def quantize(
     data: Data | None = None,
     config: Config | Mapping[str, Any] | None = None,
     *,
+    format: str | None = None,
+    target: str | None = None,
+    optimize_for: str | None = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -123,6 +143,9 @@ def quantize(
     data: Data | None = None,
     config: Config | Mapping[str, Any] | None = None,
     *,
+    format: str | None = None,
+    target: str | None = None,
+    optimize_for: str | None = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -138,6 +161,8 @@ def quantize(
     output: the file, written completely or not at all; None: the model is returned as bytes, with a `result`.
     data: a folder or file of samples, an iterable of dicts of arrays, or a reader with get_next().
     config: a Config, or a mapping of its fields.
+    format, target, optimize_for: what is asked for most, as fields of the config: what comes out ("int8", "q4", "fp16"), where
+        it will run ("ort-cpu", "qnn"), and what counts ("latency", "size", "accuracy").
     statistics: a file from calibrate(), instead of data or in addition.
     external_data_threshold: tensors of this size and more go to a file beside the output.
     prepared_output: also write the float model as it was calibrated.
@@ -146,11 +171,10 @@ def quantize(
     runtime: ONNX Runtime's library; None: that of the installed package.
     progress: None shows it in terminals and notebooks; True, False, or a function of (stage, done, total).
     """
-    with _run("quantize", config, runtime) as run:
-        target = os.path.join(run.folder, "output.onnx") if output is None else output
+    with _run("quantize", _with(config, format=format, target=target, optimize_for=optimize_for), runtime) as run:
         run.give_model("model", model)
         run.give(
-            output=target,
+            output=os.path.join(run.folder, "output.onnx") if output is None else output,
             statistics=statistics,
             external_data_threshold=external_data_threshold,
             prepared_output=prepared_output,
@@ -247,10 +271,13 @@ def plan(
     data: Data | None = None,
     config: Config | Mapping[str, Any] | None = None,
     *,
+    format: str | None = None,
+    target: str | None = None,
+    optimize_for: str | None = None,
     runtime: Path | None = None,
 ) -> Plan:
     """Predict what quantize() would do and its cost, without running the model. Data give the shapes of dynamic axes."""
-    with _run("quantize", config, runtime) as run:
+    with _run("quantize", _with(config, format=format, target=target, optimize_for=optimize_for), runtime) as run:
         run.give_model("model", model)
         return Plan.of(run.call(_core.plan, data, False))
 
@@ -328,6 +355,19 @@ def _installed_consumer(target: str, threads: int) -> Consumer | None:
 
         return _qnn.Qnn() if _qnn.is_installed() else None
     return None
+
+
+def report(*results: Path, output: Path | None = None) -> str:
+    """Put results of `detent quantize --json` side by side, which are in files.
+
+    output: a page that draws size, latency and accuracy; None: a table in Markdown is returned.
+    """
+    binary = pathlib.Path(__file__).with_name("detent")
+    words = [os.fsdecode(path) for path in results] + ([] if output is None else ["-o", os.fsdecode(output)])
+    done = subprocess.run([binary, "report", *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BadInput(done.stderr.strip().removeprefix("detent: error: "))
+    return done.stdout
 
 
 def bench(

@@ -49,5 +49,7 @@ def check_names(cls: type, given: Mapping[str, Any], where: str) -> None:
 
 def make(cls: type[_T], given: Mapping[str, Any], where: str) -> _T:
     """An object of the class from names and values; UsageError names what it does not have."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where} is {given!r}", f"give a mapping with options of it, or a {cls.__name__}")
     check_names(cls, given, where)
     return cls(**given)

@@ -25,6 +25,7 @@ from ._options import (
     TensorOverride,
     WeightsOnly,
 )
+from .errors import UsageError
 
 __all__ = ["Accuracy", "AdaQuant", "AdaRound", "Config", "Device", "Entropy", "Finetune", "Gptq", "LayerwisePercentile", "Method"]
 __all__ += ["MethodName", "MinMax", "Mse", "Path", "Percentile", "Resources", "RoundingName", "Size", "TensorOverride"]
@@ -52,6 +53,15 @@ class Device(_options.Device):
         return cls(cuda=tuple(_core.parse_devices(text)))
 
 
+_NESTED: dict[str, type[Any]] = {
+    "accuracy": Accuracy,
+    "resources": Resources,
+    "device": Device,
+    "weights_only": WeightsOnly,
+    "kv_cache": KvCache,
+}
+
+
 class Config(_options.Config):
     __doc__ = _options.Config.__doc__
 
@@ -60,9 +70,12 @@ class Config(_options.Config):
         """The configuration itself, or one with the entries of a mapping."""
         if config is None:
             return cls()
-        if isinstance(config, Config):
-            return config
-        return make(cls, config, "Config")
+        made = config if isinstance(config, Config) else make(cls, config, "Config")
+        for name, nested in _NESTED.items():
+            given = getattr(made, name)
+            if given is not None and not isinstance(given, nested | Mapping | str | bool):
+                raise UsageError(f"Config: {name} is {given!r}", f"give a mapping with options of it, or a {nested.__name__}")
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         options = super().to_dict()
@@ -76,8 +89,7 @@ class Config(_options.Config):
             options["weights_only"] = {"enabled": self.weights_only}
         if isinstance(self.kv_cache, str):
             options["kv_cache"] = {"type": self.kv_cache}
-        nested = {"accuracy": Accuracy, "resources": Resources, "device": Device, "weights_only": WeightsOnly, "kv_cache": KvCache}
-        for name, cls in nested.items():
+        for name, cls in _NESTED.items():
             if isinstance(getattr(self, name), Mapping):
                 options[name] = make(cls, getattr(self, name), name).to_dict()
         if self.overrides is not None:

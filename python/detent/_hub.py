@@ -4,7 +4,9 @@ huggingface_hub, with its cache, its token and its environment variables."""
 from __future__ import annotations
 
 import importlib.util
+import mmap
 import os
+import re
 
 from .errors import BadInput, UsageError
 
@@ -25,19 +27,16 @@ def local(path: str) -> str:
         raise UsageError(f"'{path}' needs huggingface_hub", "pip install huggingface_hub")
     from huggingface_hub import snapshot_download
 
-    # A model's data lie beside it, under any name.
-    folder = os.path.dirname(inside) if os.path.splitext(inside)[1] == ".onnx" else inside
-    wanted = [f"{folder}/*"] if folder else None
-    if inside and folder != os.path.dirname(inside):
-        wanted = [inside, f"{inside}/*"]
+    def fetch(patterns: list[str] | None) -> str:
+        ignored = _OTHER_WEIGHTS if kind == "model" and not inside else None
+        return snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=patterns, ignore_patterns=ignored)
+
+    is_model = os.path.splitext(inside)[1] == ".onnx"
     try:
-        snapshot = snapshot_download(
-            repository,
-            repo_type=kind,
-            revision=revision,
-            allow_patterns=wanted,
-            ignore_patterns=_OTHER_WEIGHTS if kind == "model" and not inside else None,
-        )
+        snapshot = fetch(([inside] if is_model else [inside, f"{inside}/*"]) if inside else None)
+        data = _data_beside(os.path.join(snapshot, inside), os.path.dirname(inside)) if is_model else []
+        if data:
+            snapshot = fetch([inside, *data])
     except Exception as error:  # of the package, of its HTTP client and of the system, by version
         told = next(iter(str(error).splitlines()), type(error).__name__)
         raise BadInput(
@@ -49,6 +48,17 @@ def local(path: str) -> str:
             f"'{path}': the repository has no '{inside}'", f"see https://huggingface.co/{_page(kind, repository)}/tree/main"
         )
     return found
+
+
+def _data_beside(model: str, folder: str) -> list[str]:
+    """The files that hold a model's tensors: they lie beside it, under any name."""
+    if not os.path.isfile(model) or not os.path.getsize(model):
+        return []
+    with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        # An entry of TensorProto.external_data: its key, and its value with the length before it.
+        found = re.findall(rb"\x0a\x08location\x12([\x01-\x7f])([^\x00-\x1f]{1,127})", content)
+    names = {text[: length[0]].decode(errors="replace") for length, text in found if len(text) >= length[0]}
+    return [os.path.normpath(os.path.join(folder, name)) for name in sorted(names)]
 
 
 def _parts(path: str) -> tuple[str, str, str | None, str]:

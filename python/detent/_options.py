@@ -238,8 +238,8 @@ class WeightsOnly(Options):
             with samples, and --set weights-method=gptq or auto (default: none)
         rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
             weights. auto: where that is measured to be better, with samples (default: off)
-        accuracy_level: what MatMulNBits computes with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the
-            fast one (default: 4)
+        accuracy_level: what products in blocks compute with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8,
+            the fast one (default: 4)
     """
 
     _chosen = {"enabled": True}

@@ -2,25 +2,24 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "base/failpoint.h"
-#include "base/failure.h"
-#include "base/leftovers_lock.h"
-#include "base/named_temp_dir.h"
+#include "base/leftovers.h"
 #include "base/paths.h"
-#include "base/remove_tree.h"
-#include "base/sharing.h"
+#include "base/text.h"
 
 namespace detent {
+
 namespace fs = std::filesystem;
 
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
@@ -141,6 +140,12 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
     ::unlink(name.c_str());
     throw;
   }
+  // Who may read what it replaces may read it, and nobody else.
+  struct stat replaced {};
+  if (::lstat(target_.c_str(), &replaced) == 0) {
+    ::fchmod(fd_.get(), replaced.st_mode & 0777);
+    return;
+  }
   const mode_t mask = ::umask(0);
   ::umask(mask);
   ::fchmod(fd_.get(), 0666 & ~mask);
@@ -224,6 +229,76 @@ TempDir::TempDir(const fs::path& parent) : TempDir(named_temp_dir(parent, "deten
 
 TempDir::~TempDir() {
   if (!path_.empty()) remove_tree(path_.c_str());
+}
+
+namespace {
+
+std::string cannot_read(const std::filesystem::path& path, const std::string& role) {
+  return fmt::format("cannot read {} '{}'", role, path.string());
+}
+
+Error failed(int code, const std::filesystem::path& path, const std::string& role) {
+  return failed_call(code, cannot_read(path, role), ErrorKind::bad_input);
+}
+
+}  // namespace
+
+std::string read_small_file(const std::filesystem::path& path, const std::string& role) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) throw failed(errno, path, role);
+  return read_small_file(fd.get(), path, role);
+}
+
+std::string read_small_file(int fd, const std::filesystem::path& path, const std::string& role) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) throw failed(errno, path, role);
+  if (!S_ISREG(info.st_mode)) throw bad_input(cannot_read(path, role) + ": it is not a regular file");
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  if (size > kSmallFile)
+    throw bad_input(fmt::format("{}: {} are more than it may have", cannot_read(path, role), format_size(size)));
+  std::string text(size, '\0');
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = ::pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw failed(errno, path, role);
+    if (n == 0) break;
+    done += static_cast<std::size_t>(n);
+  }
+  text.resize(done);
+  return text;
+}
+
+UniqueFd create_working_file(const fs::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.valid())
+    throw failed_call(errno, fmt::format("cannot create '{}'", path.string()), ErrorKind::resource,
+                      "choose another --work-dir");
+  return fd;
+}
+
+void write_at(int fd, std::span<const std::byte> data, std::uint64_t offset, const fs::path& path) {
+  auto place = static_cast<off_t>(offset);
+  while (!data.empty()) {
+    const auto written = ::pwrite(fd, data.data(), data.size(), place);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0)
+      throw resource_error(fmt::format("cannot write '{}': {}", path.string(), errno_text(errno)),
+                           "make room, or choose another --work-dir");
+    data = data.subspan(static_cast<std::size_t>(written));
+    place += written;
+  }
+}
+
+UniqueFd lock_directory(const fs::path& directory) {
+  using Clock = std::chrono::steady_clock;
+  UniqueFd fd(::open((directory.empty() ? fs::path(".") : directory).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto end = Clock::now() + std::chrono::seconds(10);
+  while (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK || Clock::now() > end) return {};
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return fd;
 }
 
 }  // namespace detent

@@ -1,11 +1,16 @@
-// A folder that appears whole or not at all.
+// Folders: one that appears as a whole, and one that nothing read from it may leave.
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
 
 #include "base/file.h"
 
 namespace detent {
+
+// A folder that appears whole or not at all.
 
 /// A folder that is filled under another name beside its target, `.NAME.partial`, and renamed into place by commit().
 /// Without commit() the destructor removes it; what a killed run left is removed by the next one for the same target.
@@ -30,6 +35,26 @@ class AtomicFolder {
   std::filesystem::path target_, staging_;
   Leftover leftover_;
   UniqueFd lock_;
+};
+
+// Files that come with a model under names which its author chose. Whatever they are called, they must lie with the
+// model: a result that is passed on must not carry a file from elsewhere (SECURITY.md).
+
+/// The rules: with every link resolved a file stays inside the directory, or inside the directory of the file that the
+/// model's own path resolves to (model caches made of links); it is a regular file; what was opened is what was judged;
+/// it has no other hard link, since a hard link has no target that could be judged.
+class Boundary {
+ public:
+  Boundary(const std::filesystem::path& directory, const std::filesystem::path& model);
+
+  /// `name` is relative to the directory; `role` begins messages, as in "initializer 'w': external data file". Throws
+  /// bad_input where a rule is broken, and what MappedFile::open() throws.
+  std::shared_ptr<const MappedFile> open(const std::filesystem::path& name, const std::string& role) const;
+
+ private:
+  std::filesystem::path directory_;
+  std::error_code unknown_;                  // why the next two are not known
+  std::filesystem::path home_, model_home_;  // with every link resolved
 };
 
 }  // namespace detent

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/fingerprint.h"
-#include "base/utf8.h"
+#include "base/numbers.h"
+#include "base/text.h"
 
 namespace detent {
 namespace {

@@ -1,6 +1,4 @@
 #include "base/leftovers.h"
-#include "base/leftovers_journal.h"
-#include "base/leftovers_lock.h"
 
 #include <unistd.h>
 
@@ -10,10 +8,12 @@
 #include <new>
 #include <utility>
 
-#include "base/remove_tree.h"
+#include "base/paths.h"
 
 namespace detent {
+
 namespace fs = std::filesystem;
+
 namespace {
 
 // Of the whole process, since that is what ends.

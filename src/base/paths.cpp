@@ -7,12 +7,12 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/failure.h"
-#include "base/remove_tree.h"
 
 namespace detent {
+
 namespace paths {
 namespace fs = std::filesystem;
+
 namespace {
 
 void check(const std::error_code& failed, const char* what, const fs::path& path) {
@@ -97,4 +97,5 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 }
 
 }  // namespace paths
+
 }  // namespace detent

@@ -2,16 +2,99 @@
 // method can be tried on saved statistics.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string_view>
+#include <vector>
 
-#include "calibration/density.h"
-#include "calibration/response.h"
 #include "calibration/statistics.h"
 #include "detent/config.h"
 
 namespace detent::calibration {
+
+// The distribution that a summary stands for: values spread evenly over each bin of its histogram.
+
+struct Interval {
+  double low = 0;
+  double high = 0;
+  double count = 0;
+  double per_width = 0;  // count / (high - low); 0 for a point, whose ends are equal or as good as equal
+
+  Interval(double from, double to, double values);
+};
+
+struct Density {
+  std::vector<Interval> intervals;  // ascending, within [min, max]
+  double min = 0;
+  double max = 0;
+  double total = 0;
+};
+
+/// Outer bins end at the exact extremes. Empty for a summary without a histogram.
+Density density_of(const Summary& summary);
+
+/// What integers of a quantized tensor stand for: multiples of `step` from `low` to `high`, 0 among them.
+struct Grid {
+  double step = 1;
+  double low = 0;
+  double high = 0;
+};
+
+enum class Power { one, two };
+/// Mean over all values of |x - Q(x)| or of its square, Q rounding to the nearest grid point and clipping: integrated
+/// over each interval, not taken at its centre.
+double mean_error(const Density& density, const Grid& grid, Power power);
+/// Sum of (x - Q(x))^2 over the values of intervals that lie within the grid, 0 being one of its points.
+double rounding_error(std::span<const Interval> intervals, double step);
+
+// What the readers of a value make of it, where that is one function of each element. x * sigmoid(x) maps all that is
+// below -8 to next to nothing, so an error there counts for nothing, and a range need not reach that far.
+
+/// A function of one number, tabulated: linear between the points and beyond them.
+class Response {
+ public:
+  /// Where functions are tabulated: 0 and 64 points to each octave from 2^-24 to 2^24, of both signs. Ascending.
+  static std::span<const float> points();
+
+  /// `values` at points(). Throws internal for another number of them.
+  explicit Response(std::vector<float> values);
+  double operator()(double x) const;
+  double slope(double x) const;
+  bool is_finite() const;
+
+ private:
+  std::size_t segment(double x) const;
+
+  std::vector<float> values_;
+};
+
+/// A density whose errors are judged behind a function f: the mean of (f(x) - f(Q(x)))^2. Within the grid f counts as
+/// linear over an interval, so that is the error of x times the square of the slope.
+class ResponseDensity {
+ public:
+  ResponseDensity(const Density& density, const Response& response);
+
+  double mean_error(const Grid& grid) const;
+  /// A cheap stand-in: a uniform error within the grid, and next to 0, where values less than half a step away round to
+  /// it, their own size.
+  double estimate(const Grid& grid) const;
+
+ private:
+  struct Moments {
+    double n = 0, f = 0, ff = 0;  // of what f makes of the values
+    double weight = 0;            // squared slopes,
+    double near_zero = 0;         // and these times x^2
+    Moments operator-(const Moments& other) const;
+  };
+  std::size_t upto(double x) const;
+  double clipping_error(const Grid& grid) const;
+
+  Response response_;
+  std::vector<Interval> weighted_;  // counts times squared slopes
+  std::vector<Moments> sums_;
+};
 
 /// The grid that a range leads to: knows the integer type, symmetry and form of the scale.
 using Quantizer = std::function<Grid(const Range&)>;

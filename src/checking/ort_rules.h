@@ -24,4 +24,10 @@ struct InFloat {
 InFloat product_in_float(const onnx::Model& model, const graph::Index& index, const onnx::Node& node,
                          const Signature& forms, std::optional<std::size_t> merged_rank);
 
+// What Qualcomm's HTP makes of a node by inputs that a table of single operators does not tell.
+
+/// Why a node is left to the CPU although its row says otherwise; empty: it is not.
+std::string_view left_to_cpu_despite_table(const onnx::Node& node, const onnx::Model& model, const graph::Index& index,
+                                           const Signature& forms);
+
 }  // namespace detent::checking

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
 
 namespace detent::checking {

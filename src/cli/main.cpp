@@ -7,18 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "base/deadline.h"
 #include "base/error.h"
-#include "base/failure.h"
-#include "base/start.h"
+#include "base/process.h"
 #include "cli/commands/commands.h"
-#include "cli/crash_cleanup.h"
-#include "cli/help.h"
 #include "cli/isolation.h"
+#include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/signals.h"
-#include "cli/stack.h"
-#include "cli/usage_errors.h"
 #include "exec/guarded_session.h"
 
 namespace {
@@ -67,7 +62,7 @@ void run(const std::vector<std::string>& words, Signals& signals) {
   } catch (const CLI::ExtrasError&) {
     throw detent::cli::unexpected_word(app);
   } catch (const CLI::CallForVersion& e) {
-    detent::cli::print_text("{}\n", e.what());
+    detent::cli::write_out(fmt::format("{}\n", e.what()));
   } catch (const CLI::ParseError& e) {
     if (detent::cli::has_unknown_option(app))
       throw detent::cli::unexpected_word(app);  // it explains what else is wrong

@@ -1,8 +1,12 @@
-// The options of a command, declared from the schema and read back in the order of their precedence.
+// The options of a command: declared from the schema, read from the command line and from files, explained and refused.
 #pragma once
 
 #include <CLI/CLI.hpp>
+
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,10 +16,14 @@
 #include "cli/isolation.h"
 #include "config/option.h"
 #include "config/presets.h"
-#include "config/value.h"
-#include "run/model/automatic_target.h"
+#include "detent/error.h"
+#include "detent/samples.h"
+#include "run/model/target_runtime.h"
+#include "run/samples/samples.h"
 
 namespace detent::cli {
+
+// The options of a command, declared from the schema and read back in the order of their precedence.
 
 /// One option as the user gave it.
 struct GivenOption {
@@ -78,6 +86,67 @@ std::vector<GivenOption> DeclaredOptions::read(Options& options, config::Command
     config::resolve(options, paths);
   }
   return all;
+}
+
+// A file of options: YAML with the names of the command line.
+
+/// What a file calls the option: its name; `model` for the argument MODEL.
+std::string key_of(const config::Option& option);
+
+/// What the file says, in its order: `method: mse` for --method mse, a list for an option that takes several values or
+/// may be repeated, true or false for a flag. Names may have '_' for '-'. An entry without a value is left out. Throws
+/// usage for a file that cannot be read or has anything else in it.
+std::vector<GivenOption> read_config_file(const std::string& path, config::Command command);
+
+// Answers to words on the command line that nothing takes.
+
+/// The usage error for the first word that was left over when `app` parsed the command line: it names the nearest
+/// command or option, or the commands that do take the option.
+Error unexpected_word(const CLI::App& app);
+
+/// The usage error for an option that other commands take, and this one does not; nullopt: none takes it.
+std::optional<Error> option_of_others(std::string_view command, std::string_view name);
+
+/// What CLI11 says of a command line, in plain words.
+std::string in_words(std::string text);
+
+/// Whether a word was left over that looks like an option.
+bool has_unknown_option(const CLI::App& app);
+
+/// The command line with "help COMMAND" spelled as "COMMAND --help". Throws usage when `app` has no such command.
+std::vector<std::string> with_help_as_option(const CLI::App& app, std::vector<std::string> words);
+
+/// Where to read on: "see: detent help COMMAND" with the command of this line, if it has one.
+std::string see_help(const CLI::App& app, const std::vector<std::string>& words);
+
+// What --help prints: 80 columns, the usual options first.
+
+/// Writes the help of all commands. Of a command with many options --help shows those with the command in
+/// Option::usual, --help-all all of them.
+class HelpFormatter : public CLI::FormatterBase {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
+};
+
+// --images: samples made of pictures.
+
+/// The stream that --images asks for, for the one input of `model`; nullptr without. Throws usage where --images and
+/// samples are both given, or for a model with several inputs.
+std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, run::PictureFolder pictures,
+                                            const std::filesystem::path& model, bool has_data, std::size_t samples,
+                                            const Resources& resources);
+
+/// Has `options.samples` read them, where they are asked for. The stream must outlive the run.
+template <class Options>
+std::unique_ptr<SampleStream> take_pictures(const config::CommandLine& line, const std::filesystem::path& model,
+                                            Options& options) {
+  const std::optional<std::filesystem::path> data(options.calibration_data);
+  Resources resources;
+  if constexpr (requires { options.resources.memory_budget; }) resources = options.resources;
+  auto pictures = open_pictures(line, run::with_inputs_of({}, options), model, data && !data->empty(),
+                                options.max_samples, resources);
+  if (pictures != nullptr) options.samples = pictures.get();
+  return pictures;
 }
 
 }  // namespace detent::cli

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/nearest_word.h"
+#include "base/text.h"
 
 namespace detent::config {
 namespace {
@@ -251,6 +251,68 @@ int value_of(std::span<const EnumName> words, std::string_view text, std::string
     texts.push_back(word.text);
   }
   throw not_one_of(option, text, texts);
+}
+
+template <>
+std::span<const EnumName> enum_names<BlockFloat>() {
+  static constexpr EnumName all[] = {{"none", static_cast<int>(BlockFloat::none)},
+                                     {"bfp16", static_cast<int>(BlockFloat::bfp16)},
+                                     {"mx4", static_cast<int>(BlockFloat::mx4)},
+                                     {"mx6", static_cast<int>(BlockFloat::mx6)},
+                                     {"mx9", static_cast<int>(BlockFloat::mx9)},
+                                     {"mxfp8e5m2", static_cast<int>(BlockFloat::mxfp8e5m2)},
+                                     {"mxfp8e4m3", static_cast<int>(BlockFloat::mxfp8e4m3)},
+                                     {"mxfp6e3m2", static_cast<int>(BlockFloat::mxfp6e3m2)},
+                                     {"mxfp6e2m3", static_cast<int>(BlockFloat::mxfp6e2m3)},
+                                     {"mxfp4e2m1", static_cast<int>(BlockFloat::mxfp4e2m1)},
+                                     {"mxint8", static_cast<int>(BlockFloat::mxint8)}};
+  return all;
+}
+
+template <>
+std::span<const EnumName> enum_names<SummaryForm>() {
+  static constexpr EnumName all[] = {word("text", SummaryForm::text), word("md", SummaryForm::md)};
+  return all;
+}
+
+template <>
+std::span<const EnumName> enum_names<data::ImagePreset>() {
+  using data::ImagePreset;
+  static constexpr EnumName all[] = {word("none", ImagePreset::none),      word("imagenet", ImagePreset::imagenet),
+                                     word("01", ImagePreset::zero_to_one), word("11", ImagePreset::one_to_one),
+                                     word("255", ImagePreset::bytes),      word("yolo", ImagePreset::letterbox)};
+  return all;
+}
+
+std::string_view name_of(NodeFormat format) noexcept {
+  switch (format) {
+    case NodeFormat::fp32: return "fp32";
+    case NodeFormat::int8: return "int8";
+    case NodeFormat::a16w8: return "a16w8";
+    case NodeFormat::dynamic: return "int8-dynamic";
+    case NodeFormat::w8: return "w8";
+    case NodeFormat::q8: return "q8";
+    case NodeFormat::q4: return "q4";
+    case NodeFormat::q2: return "q2";
+  }
+  return {};
+}
+
+NodeFormat node_format(std::string_view name, std::string_view option) {
+  std::vector<std::string_view> all;
+  for (const auto format : kNodeFormats) {
+    if (name_of(format) == name) return format;
+    all.push_back(name_of(format));
+  }
+  throw not_one_of(option, name, all);
+}
+
+NodeFormatEntry parse_node_format(const std::string& text) {
+  const auto equals = text.rfind('=');
+  if (equals == std::string::npos || equals == 0)
+    throw usage_error(fmt::format("--node-formats: '{}' is not a node with its format", text),
+                      "give NODE=FORMAT, as in conv_1=int8 or '^.*mlp.*=q4'");
+  return {text.substr(0, equals), node_format(std::string_view(text).substr(equals + 1), "--node-formats")};
 }
 
 }  // namespace detent::config

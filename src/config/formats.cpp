@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "config/enum_names.h"
+#include "config/option.h"
 #include "config/presets.h"
-#include "config/value.h"
 #include "detent/quantize.h"
 
 namespace detent::config {
@@ -33,6 +36,38 @@ std::vector<Setting> integers_in_blocks(std::string_view bits) {
 std::vector<Setting> floats_in_blocks(std::string_view type, std::string_view scales) {
   return {kInBlocks, always("weight-type", type), always("scale-type", scales)};
 }
+
+// What others call a format, and the row that serves it.
+constexpr std::pair<std::string_view, std::string_view> kNamesElsewhere[] = {
+    {"int4", "q4"},
+    {"uint4", "q4"},
+    {"w4a16", "q4"},
+    {"w4", "q4"},
+    {"awq", "q4"},
+    {"gptq", "q4"},
+    {"rtn", "q4"},
+    {"q4_0", "q4"},
+    {"int2", "q2"},
+    {"w2a16", "q2"},
+    {"w8a16", "q8"},
+    {"w8", "q8"},
+    {"q8_0", "q8"},
+    {"w8a8", "int8"},
+    {"a8w8", "int8"},
+    {"uint8", "int8"},
+    {"static", "int8"},
+    {"qdq", "int8"},
+    {"dynamic", "int8-dynamic"},
+    {"int16", "a16w8"},
+    {"float16", "fp16"},
+    {"half", "fp16"},
+    {"f16", "fp16"},
+    {"float8", "fp8"},
+    {"bfloat16", "bf16"},
+    {"fp4", "mxfp4"},
+    {"mx4", "mxfp4"},
+    {"qoperator", "int8-qoperator"},
+};
 
 }  // namespace
 
@@ -83,6 +118,14 @@ const Format& format(std::string_view name) {
   for (const auto& row : formats()) {
     if (row.name == name) return row;
     all.push_back(row.name);
+  }
+  std::string known(name);
+  std::transform(known.begin(), known.end(), known.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const auto& [elsewhere, row] : kNamesElsewhere) {
+    if (known != elsewhere) continue;
+    const auto& meant = format(row);
+    throw usage_error(fmt::format("--format: '{}' is not one of its values", name),
+                      fmt::format("that is {} here: {}; others: {}", row, meant.help, fmt::join(all, ", ")));
   }
   throw not_one_of("--format", name, all);
 }
@@ -147,3 +190,86 @@ QuantizeOptions options_of_format(std::string_view name) {
 }
 
 }  // namespace detent
+
+namespace detent::config {
+namespace {
+
+constexpr FamilyRow kRows[] = {
+    {"fp32", "", ""},
+    {"fp16", "_fp16", "fp16"},
+    {"q8", "_quantized", "int8-dynamic"},
+    {"int8", "_int8", "int8-dynamic"},
+    {"uint8", "_uint8", "uint8-dynamic"},
+    {"q4", "_q4", "q4"},
+    {"q4f16", "_q4f16", "q4f16"},
+};
+
+constexpr std::string_view kSaid[] = {"format",
+                                      "config.preset",
+                                      "config.float_type",
+                                      "config.block_float",
+                                      "config.activations",
+                                      "config.weight_type",
+                                      "weights_only.enabled",
+                                      "weights_only.bits",
+                                      "weights_only.scale_type",
+                                      "weights_only.max_size",
+                                      "accuracy.target",
+                                      "kv_cache.type",
+                                      "kv_cache.per_channel",
+                                      "kv_cache.scale_file",
+                                      "statistics",
+                                      "prepared_output",
+                                      "profile",
+                                      "report",
+                                      "trace"};
+
+const FamilyRow& row_of(const std::string& name) {
+  std::vector<std::string_view> all;
+  for (const auto& row : kRows) {
+    if (row.name == name) return row;
+    all.push_back(row.name);
+  }
+  if (name == "bnb4")
+    throw usage_error("--family bnb4: detent writes no MatMulBnb4 (codebooks of 4-bit floats)",
+                      "give q4, which has a scale and a zero point for each block");
+  throw not_one_of("--family", name, all);
+}
+
+}  // namespace
+
+std::vector<const FamilyRow*> family_of(const QuantizeOptions& options) {
+  std::vector<const FamilyRow*> members;
+  for (const auto& name : options.family) {
+    const auto* row = &row_of(name);
+    if (std::find(members.begin(), members.end(), row) != members.end())
+      throw usage_error(fmt::format("--family names '{}' twice", name), "give each member once");
+    members.push_back(row);
+  }
+  return members;
+}
+
+std::vector<std::pair<std::string, std::string>> family_names() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const auto& row : kRows)
+    names.emplace_back(row.name,
+                       row.format.empty() ? "the float model as it is" : fmt::format("--format {}", row.format));
+  return names;
+}
+
+QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options) {
+  options.family.clear();
+  if (!member.format.empty()) apply(format(member.format), options);
+  if (options.config.float_type == FloatType::keep) options.config.keep_io_types = true;  // it is about the others
+  return options;
+}
+
+std::span<const std::string_view> options_set_by_member() { return kSaid; }
+
+Error refused_beside_family(const Option& option) {
+  return usage_error(
+      fmt::format("{} does not go with --family, whose members are results of their own", option.spelled()),
+      "leave it out, or make that result alone");
+}
+
+}  // namespace detent::config

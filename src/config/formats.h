@@ -1,6 +1,7 @@
 // Formats: what comes out, by one word, as data. A new one is one more row in formats.cpp.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -8,6 +9,8 @@
 
 #include "config/option.h"
 #include "config/targets.h"
+#include "detent/error.h"
+#include "detent/quantize.h"
 
 namespace detent::config {
 
@@ -35,5 +38,28 @@ void apply(const Format& format, QuantizeOptions& options, std::vector<std::stri
 
 /// Throws usage unless options have the values that make the format which they name (QuantizeOptions::format).
 void check_format(const QuantizeOptions& options);
+
+// Several results of one model: what each of them is.
+
+struct FamilyRow {
+  std::string_view name;    // as transformers.js calls the type
+  std::string_view suffix;  // that it looks for at the end of a file's name
+  std::string_view format;  // that it has; empty: the float model as it is
+};
+
+/// What QuantizeOptions::family names, in its order. Throws usage for names that are none, or given twice.
+std::vector<const FamilyRow*> family_of(const QuantizeOptions& options);
+
+/// The members with what they mean.
+std::vector<std::pair<std::string, std::string>> family_names();
+
+/// The options of a single run that makes the member.
+QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options);
+
+/// Paths of options that each member has a value of its own for, or of which there is one for each result.
+std::span<const std::string_view> options_set_by_member();
+
+/// What is said of such an option.
+Error refused_beside_family(const Option& option);
 
 }  // namespace detent::config

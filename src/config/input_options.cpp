@@ -1,5 +1,4 @@
 // What goes in, which samples are used, and how ranges follow from their statistics.
-#include "config/family.h"
 #include "config/formats.h"
 #include "config/option.h"
 #include "config/presets.h"
@@ -63,7 +62,7 @@ const Option kRows[] = {
      .label = "NAME",
      .fallback = "int8",
      .texts = format_names,
-     .usual = kQuantize},
+     .usual = kQuantize | kPlan},
     {.name = "family",
      .at = DETENT_AT(family),
      .commands = kQuantize | kPlan,
@@ -92,7 +91,7 @@ const Option kRows[] = {
          "pictures as samples: a folder of .jpg and .png, also in folders below it; --samples takes so many, evenly "
          "spread",
      .label = "DIR",
-     .usual = kQuantize | kCalibrate | kCompare},
+     .usual = kQuantize | kCalibrate | kPlan | kCompare},
     {.name = "image-preset",
      .at = DETENT_AT(image_preset),
      .commands = kCalibrating | kCompare | kBench | kVerify | kSearch,
@@ -143,8 +142,7 @@ const Option kRows[] = {
      .results = kIntegers,
      .group = "Files",
      .help = "use statistics saved by detent calibrate instead of running the model",
-     .label = "FILE",
-     .usual = kPlan},
+     .label = "FILE"},
     {.name = "merge",
      .at = DETENT_AT(merge),
      .commands = kCalibrate,
@@ -194,7 +192,7 @@ const Option kRows[] = {
      .label = "NAME",
      .fallback = "balanced",
      .texts = &preset_names,
-     .usual = true},
+     .usual = kQuantize | kPlan},
     {.name = "target",
      .at = DETENT_AT(config.target),
      .commands = kCalibrating,
@@ -204,7 +202,7 @@ const Option kRows[] = {
      .help = "where the model will run",
      .label = "NAME",
      .texts = &target_names,
-     .usual = true},
+     .usual = kQuantize | kPlan},
     {.name = "target",
      .at = DETENT_AT(target),
      .commands = kCheck | kVerify,
@@ -300,8 +298,7 @@ const Option kRows[] = {
      .group = kMethod,
      .help = "calibration method: how ranges follow from statistics",
      .label = "NAME",
-     .fallback = "mse, or minmax or percentile where that measures better; --preset plain: minmax",
-     .usual = kPlan},
+     .fallback = "mse, or minmax or percentile where that measures better; --preset plain: minmax"},
     {.name = "other-methods",
      .at = DETENT_AT(accuracy.other_methods),
      .commands = kQuantizing,

@@ -2,26 +2,92 @@
 // documentation, completions) iterates over these rows.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
-#include "config/command_line_names.h"
-#include "config/member.h"
+#include "config/enum_names.h"
 #include "detent/bench.h"
 #include "detent/calibrate.h"
 #include "detent/check.h"
 #include "detent/compare.h"
+#include "detent/config.h"
 #include "detent/inspect.h"
 #include "detent/quantize.h"
 #include "detent/search.h"
 #include "detent/verify.h"
 
 namespace detent::config {
+
+// A member of an option struct, of any type that an option can have.
+
+/// A member that takes one of a few words.
+struct Choice {
+  std::span<const EnumName> words;
+  void* at = nullptr;
+  int (*get)(const void*) = nullptr;
+  void (*set)(void*, int) = nullptr;
+};
+
+/// A member that takes several of them.
+struct Choices {
+  std::span<const EnumName> words;
+  void* at = nullptr;
+  std::vector<int> (*get)(const void*) = nullptr;
+  void (*set)(void*, const std::vector<int>&) = nullptr;
+};
+
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+static_assert(std::is_same_v<std::size_t, std::uint64_t>, "counts and sizes share an entry of Member");
+
+/// Where an option's value is.
+using Member = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*,
+                            std::optional<std::uint64_t>*, double*, std::optional<double>*, std::string*,
+                            std::filesystem::path*, std::optional<std::filesystem::path>*, std::vector<std::string>*,
+                            std::vector<double>*, std::vector<int>*, std::vector<std::filesystem::path>*,
+                            std::pair<double, double>*, std::vector<TensorOverride>*, Shapes*, Choice, Choices>;
+
+template <class T>
+Member member_of(T& at) {
+  if constexpr (std::is_enum_v<T>) {
+    return Choice{enum_names<T>(), &at, [](const void* p) { return static_cast<int>(*static_cast<const T*>(p)); },
+                  [](void* p, int value) { *static_cast<T*>(p) = static_cast<T>(value); }};
+  } else if constexpr (requires { requires std::is_enum_v<typename T::value_type>; }) {
+    using Enum = typename T::value_type;
+    return Choices{enum_names<Enum>(), &at,
+                   [](const void* p) {
+                     std::vector<int> values;
+                     for (const Enum e : *static_cast<const T*>(p)) values.push_back(static_cast<int>(e));
+                     return values;
+                   },
+                   [](void* p, const std::vector<int>& values) {
+                     auto& list = *static_cast<T*>(p);
+                     list.clear();
+                     for (const int v : values) list.push_back(static_cast<Enum>(v));
+                   }};
+  } else {
+    return &at;
+  }
+}
+
+/// What to call for each of several types in std::visit.
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;  // clang before 17 does not deduce it
 
 /// What the command line takes beside the options of the library's calls.
 struct CommandLine {
@@ -216,5 +282,26 @@ std::vector<Option> finetune_options();
 std::vector<Option> running_options();
 std::vector<Option> output_options();
 std::vector<Option> search_options();
+
+// Values of options as texts and as JSON.
+
+/// Sets a member. `texts` are the value, or the entries of a list; `name` is the option as the user wrote it, for
+/// errors: "--set percentile". Throws usage for a text that is no value of the member.
+void assign(const Option& option, const Member& member, const std::vector<std::string>& texts, std::string_view name);
+
+/// Whether a text is a list of values with commas between them.
+bool is_list(const Member& member);
+/// Whether an option without a value means `true`.
+bool is_flag(const Member& member);
+std::vector<std::string> split_list(const std::string& text);
+
+std::string text_of(const Member& member, Form form = Form::by_type);
+nlohmann::json json_of(const Member& member);
+
+/// Gives a member the value of another of the same type.
+void copy(const Member& from, const Member& to);
+
+/// The kind of value in one word, for the schema's readers: "flag", "integer", "number", "text", "path", "choice", …
+std::string_view type_of(const Member& member, Form form);
 
 }  // namespace detent::config

@@ -87,6 +87,7 @@ Target qnn(std::string_view name, std::string_view help, const Setting& activati
   t.htp_rewrites = true;
   // Beside int8 scales it takes a LayerNormalization with a bias of int32 for the CPU's.
   t.float_bias_types = {"LayerNormalization"};
+  t.narrow_types = {"PRelu"};
   return t;
 }
 
@@ -225,6 +226,7 @@ bool Target::runs_activation_along(std::string_view op_type) const noexcept { re
 bool Target::has_activation(std::string_view op_type) const noexcept { return holds(activations, op_type); }
 bool Target::has_own_scale(std::string_view op_type) const noexcept { return holds(own_scale_types, op_type); }
 bool Target::keeps_in_float(std::string_view op_type) const noexcept { return holds(float_types, op_type); }
+bool Target::has_8_bits_alone(std::string_view op_type) const noexcept { return holds(narrow_types, op_type); }
 bool Target::keeps_bias_in_float(std::string_view op_type) const noexcept { return holds(float_bias_types, op_type); }
 
 const std::vector<Target>& targets() {

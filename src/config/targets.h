@@ -71,6 +71,8 @@ struct Target {
   bool htp_rewrites = false;
   /// The biases of these stay in float.
   std::vector<std::string_view> float_bias_types = {};
+  /// Of 16 bits it has none: what such operators read and make keeps 8 where 16 bits are to raise accuracy.
+  std::vector<std::string_view> narrow_types = {};
   /// Of the two branches of a sum, the one that a convolution makes for it alone is not quantized: the two fuse.
   bool fuses_sums = false;
   /// Models of an older opset are upgraded to at least this one; 0: it takes all.
@@ -92,6 +94,7 @@ struct Target {
   bool has_channels(std::string_view op_type) const noexcept;
   bool keeps_in_float(std::string_view op_type) const noexcept;
   bool keeps_bias_in_float(std::string_view op_type) const noexcept;
+  bool has_8_bits_alone(std::string_view op_type) const noexcept;
 };
 
 /// Stands for the name of another target, which run::name_target() finds before anything asks for the row.

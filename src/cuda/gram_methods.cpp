@@ -1,9 +1,19 @@
 #include "cuda/gram_methods.h"
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
+#include "cuda/gram_rows.h"
 #include "cuda/launch.h"
+#include "cuda/pass_rows.h"
 #include "cuda/row_kernels.h"
+#include "cuda/step_kernels.h"
+#include "solve/layers/streamed.h"
 #include "solve/solvers.h"
 
 namespace detent::cuda {
@@ -108,6 +118,442 @@ Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, 
     stream.wait();
   });
   return result;
+}
+
+// What AdaRound and AdaQuant in Gram form have in common on devices.
+
+/// A method's iterations for the rows of one device: recorded once as a graph, which is launched for each.
+template <class Numbers>
+class RecordedIterations {
+ public:
+  /// `numbers` of all iterations; they have to stay until the stream has been waited for.
+  RecordedIterations(GramRows& rows, std::span<const Numbers> numbers)
+      : rows_(rows), numbers_(rows.array<Numbers>(numbers.size())), iteration_(rows.array<unsigned>(1)) {
+    upload<Numbers>(rows.device().stream(), numbers_, numbers);
+  }
+
+  const Numbers* numbers() const noexcept { return numbers_.data(); }
+  /// Which iteration it is, on the device.
+  const unsigned* iteration() const noexcept { return iteration_.data(); }
+
+  /// Iterations [first, last), each of which is what `queue` queues. For `what` and `arrays` see GramRows::repeat().
+  template <class Queue>
+  void run(std::size_t first, std::size_t last, const char* what, std::size_t arrays,
+           const solve::SolveControl& control, const Queue& queue) {
+    const Stream& stream = rows_.device().stream();
+    const auto number = static_cast<unsigned>(first);
+    upload<unsigned>(stream, iteration_, std::span(&number, 1));
+    stream.wait();
+    const auto one = [this, queue, &stream] {
+      queue();
+      launch(stream, AdvanceKernel{iteration_.data()}, 1);
+    };
+    if (!graph_ && first < last) {
+      one();  // not recorded: libraries load code when they are first used, which no graph can record
+      stream.wait();
+      graph_.emplace(stream, one);
+      ++first;
+    }
+    if (first < last) rows_.repeat(*graph_, last - first, what, arrays, control);
+  }
+
+ private:
+  GramRows& rows_;
+  DeviceArray<Numbers> numbers_;
+  DeviceArray<unsigned> iteration_;
+  std::optional<Graph> graph_;
+};
+
+/// Calls copy(the host's values, array) for each of the four arrays of a method's variables, in the order of their
+/// visit_state(), for the rows of one device.
+template <class Variables, class Copy>
+void copy_variables(Variables& variables, const GramRows& rows, const DeviceArray<float>* const (&arrays)[4],
+                    const Copy& copy) {
+  std::size_t i = 0;
+  const auto visit = [&](std::vector<float>& all) {
+    copy(std::span(all).subspan(rows.range().first * rows.fan_in(), rows.values()), *arrays[i++]);
+  };
+  variables.visit_state(visit);
+}
+
+/// A method's variables on the host and, as `Part`, the rows of each device. `Iterations` is the method's interface in
+/// solve/layers/streamed.h.
+template <class Iterations, class Variables, class Part>
+class VariablesOnDevices : public Iterations {
+ public:
+  Variables& variables() final {
+    if (!std::exchange(on_device_, false)) return variables_;
+    for (const auto& part : parts_) {  // one after another: all write to the same variables
+      part->rows().device().current();
+      part->get(variables_);
+    }
+    return variables_;
+  }
+  void changed() final {
+    for (const auto& part : parts_) {
+      part->rows().device().current();
+      part->put(variables_);
+    }
+    on_device_ = false;
+  }
+
+ protected:
+  explicit VariablesOnDevices(const solve::QuantizedWeights& weights) : variables_(weights) {}
+
+  /// `make(rows)` gives the part of a device. Afterwards it has the variables.
+  template <class Make>
+  void make_parts(std::span<const std::unique_ptr<GramRows>> rows, const Make& make) {
+    parts_.resize(rows.size());
+    for_each_device(rows.size(), [&](std::size_t i) {
+      rows[i]->device().current();
+      parts_[i] = make(*rows[i]);
+    });
+    changed();
+  }
+  /// Calls fn(part, its number) on a thread of each device.
+  template <class Fn>
+  void on_each(const Fn& fn) {
+    for_each_device(parts_.size(), [&](std::size_t i) {
+      parts_[i]->rows().device().current();
+      fn(*parts_[i], i);
+    });
+  }
+  void changed_on_device() noexcept { on_device_ = true; }
+  /// As the host has them: the latest only after variables().
+  Variables& on_host() noexcept { return variables_; }
+  std::span<const std::unique_ptr<Part>> parts() const noexcept { return parts_; }
+
+ private:
+  Variables variables_;
+  bool on_device_ = false;  // where the latest variables are
+  std::vector<std::unique_ptr<Part>> parts_;
+};
+
+// AdaQuant in Gram form: an iteration is one product d A, with the change d of the integers, and one fused kernel. See
+// solve/solvers/adaquant.cpp for the arithmetic.
+
+namespace {
+
+using solve::AdamStep;
+using solve::AdaQuantVariables;
+using solve::Quadratic;
+using solve::QuantizedWeights;
+using solve::SolveControl;
+
+constexpr std::size_t kAdaQuantStepArrays = 11;  // of a step six arrays are read and five written
+
+/// The rows of one device.
+class AdaQuantPart {
+ public:
+  AdaQuantPart(GramRows& rows, const QuantizedWeights& weights, const Quadratic& quadratic,
+               std::span<const std::int32_t> start, std::span<const AdaQuantNumbers> steps)
+      : rows_(rows),
+        w_(rows.array<float>(rows.values())),
+        mean_(rows.array<float>(rows.values())),
+        square_(rows.array<float>(rows.values())),
+        q_(rows.array<float>(rows.values())),
+        moved_(rows.array<float>(rows.values())),
+        start_(rows.array<float>(rows.values())),
+        slope_(rows.array<float>(rows.values())),
+        offset_(rows.array<float>(rows.values())),
+        narrow_(rows.array<Bfloat16>(rows.narrow() ? rows.values() : 0)),
+        numbers_(rows.array<AdaQuantBlockNumbers>(rows.count() * rows.scale_blocks().blocks)),
+        half_factor_(rows.array<float>(rows.count())),
+        unit_(rows.array<float>(rows.count())),
+        dots_(rows.array<double>(rows.count())),
+        iterations_(rows, steps) {
+    const Stream& stream = rows.device().stream();
+    std::vector<AdaQuantBlockNumbers> numbers;
+    std::vector<float> half, units;
+    for (std::size_t m = rows.range().first; m < rows.range().last; ++m) {
+      units.push_back(weights.row_scale(m));
+      const auto factor = static_cast<float>(2 * units.back() / quadratic.positions());
+      for (std::size_t b = m * weights.blocks(); b < (m + 1) * weights.blocks(); ++b) {
+        numbers.push_back(adaquant_block_numbers(weights, b, factor, weights.relative_scale(b)));
+      }
+      half.push_back(factor / 2);
+    }
+    upload<AdaQuantBlockNumbers>(stream, numbers_, numbers);
+    upload<float>(stream, half_factor_, half);
+    upload<float>(stream, unit_, units);
+    const std::vector<float> to_offset(rows.count(), static_cast<float>(2 / quadratic.positions()));
+    const auto factor = rows.array<float>(rows.count());
+    upload<float>(stream, factor, to_offset);
+    const auto integers = rows.uploaded<std::int32_t>(start, rows.fan_in());
+    rows.residual(integers.data(), factor.data(), offset_.data());
+    std::vector<float> start_units(rows.values());
+    for (std::size_t i = 0; i < start_units.size(); ++i) {
+      const std::size_t m = rows.range().first + i / rows.fan_in();
+      const std::int32_t zero = weights.zero_of(m, i % rows.fan_in());
+      start_units[i] = static_cast<float>(start[rows.range().first * rows.fan_in() + i] - zero);
+    }
+    upload<float>(stream, start_, start_units);
+    stream.wait();
+    start_error_ = rows.error_sum(integers.data());
+    for (std::size_t m = rows.range().first; m < rows.range().last; ++m) start_error_ += quadratic.constant(m);
+  }
+
+  GramRows& rows() noexcept { return rows_; }
+  double start_error() const noexcept { return start_error_; }
+
+  void put(AdaQuantVariables& variables) {
+    const Stream& stream = rows_.device().stream();
+    copy_variables(variables, rows_, {&w_, &mean_, &square_, &q_},
+                   [&](std::span<float> host, const DeviceArray<float>& array) { upload<float>(stream, array, host); });
+    launch(stream,
+           RowUnitsKernel<AdaQuantBlockNumbers>{q_.data(), start_.data(), moved_.data(), narrow_.data(),
+                                                numbers_.data(), rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
+           blocks_for(q_.size()));
+    stream.wait();
+  }
+  void get(AdaQuantVariables& variables) {
+    const Stream& stream = rows_.device().stream();
+    copy_variables(
+        variables, rows_, {&w_, &mean_, &square_, &q_},
+        [&](std::span<float> host, const DeviceArray<float>& array) { download<float>(stream, host, array); });
+    stream.wait();
+  }
+
+  void iterate(std::size_t first, std::size_t last, const SolveControl& control) {
+    iterations_.run(first, last, "AdaQuant", kAdaQuantStepArrays, control, [&] { queue_iteration(); });
+  }
+
+  /// Of these rows, above those of the start: d A dᵀ + 2 d (Ŵ₀ A − c)ᵀ over the number of positions.
+  void errors(std::span<double> out) {
+    const Stream& stream = rows_.device().stream();
+    rows_.product(moved_.data(), slope_.data());
+    launch(stream,
+           RowDotKernel{moved_.data(), slope_.data(), offset_.data(), half_factor_.data(), unit_.data(), dots_.data(),
+                        rows_.fan_in()},
+           static_cast<unsigned>(rows_.count()), kSumBytes);
+    download<double>(stream, out, dots_);
+    stream.wait();
+  }
+
+ private:
+  void queue_iteration() {
+    const Stream& stream = rows_.device().stream();
+    rows_.step_product(moved_.data(), narrow_.data(), slope_.data());
+    launch(stream,
+           AdaQuantStepKernel{w_.data(), mean_.data(), square_.data(), q_.data(), moved_.data(), narrow_.data(),
+                              start_.data(), slope_.data(), offset_.data(), numbers_.data(), iterations_.numbers(),
+                              iterations_.iteration(), rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
+           blocks_for_packs(rows_.count(), rows_.fan_in(), rows_.scale_blocks()));
+  }
+
+  GramRows& rows_;
+  DeviceArray<float> w_, mean_, square_, q_, moved_, start_, slope_, offset_;
+  DeviceArray<Bfloat16> narrow_;
+  DeviceArray<AdaQuantBlockNumbers> numbers_;
+  DeviceArray<float> half_factor_, unit_;
+  DeviceArray<double> dots_;
+  RecordedIterations<AdaQuantNumbers> iterations_;
+  double start_error_ = 0;
+};
+
+class AdaQuantOnDevices final : public VariablesOnDevices<solve::AdaQuantIterations, AdaQuantVariables, AdaQuantPart> {
+ public:
+  AdaQuantOnDevices(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
+                    const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control)
+      : VariablesOnDevices(weights), control_(control), errors_(weights.rows) {
+    std::vector<AdaQuantNumbers> steps;
+    for (std::size_t i = 0; i < config.num_iterations; ++i) {
+      const AdamStep step = solve::adaquant_adam(config, i);
+      steps.push_back({step.rate, step.scale});
+    }
+    const solve::Integers start = solve::nearest(weights, {}).integers;
+    make_parts(rows, [&](GramRows& of_device) {
+      return std::make_unique<AdaQuantPart>(of_device, weights, quadratic, start, steps);
+    });
+    for (const auto& part : parts()) start_loss_ += part->start_error() / quadratic.positions();
+  }
+
+  void iterate(std::size_t first, std::size_t last) override {
+    changed_on_device();
+    on_each([&](AdaQuantPart& part, std::size_t) { part.iterate(first, last, control_); });
+  }
+  std::vector<double> errors() override {
+    on_each([&](AdaQuantPart& part, std::size_t) {
+      const auto range = part.rows().range();
+      part.errors(std::span(errors_).subspan(range.first, range.count()));
+    });
+    return errors_;
+  }
+  double constant() const override { return start_loss_; }
+  double divisor() const override { return 1; }
+
+ private:
+  const SolveControl& control_;
+  std::vector<double> errors_;
+  double start_loss_ = 0;
+};
+
+}  // namespace
+
+solve::Integers adaquant(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
+                         const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
+  AdaQuantOnDevices problem(rows, weights, quadratic, config, control);
+  return solve::run(problem, config, control);
+}
+
+// AdaRound in Gram form: an iteration is one product h A and one fused kernel. See solve/solvers/adaround.cpp for the
+// arithmetic.
+
+namespace {
+
+using solve::AdaRoundStep;
+using solve::AdaRoundVariables;
+
+constexpr std::size_t kAdaRoundStepArrays = 10;  // of a step six arrays are read and four written
+
+/// The rows of one device.
+class AdaRoundPart {
+ public:
+  AdaRoundPart(GramRows& rows, const QuantizedWeights& weights, const Quadratic& quadratic,
+               const AdaRoundVariables& variables, std::span<const AdaRoundNumbers> steps)
+      : rows_(rows),
+        v_(rows.array<float>(rows.values())),
+        mean_(rows.array<float>(rows.values())),
+        square_(rows.array<float>(rows.values())),
+        h_(rows.array<float>(rows.values())),
+        scaled_(rows.array<float>(rows.scale_blocks().blocks > 1 ? rows.values() : 0)),
+        slope_(rows.array<float>(rows.values())),
+        offset_(rows.array<float>(rows.values())),
+        narrow_(rows.array<Bfloat16>(rows.narrow() ? rows.values() : 0)),
+        numbers_(rows.array<AdaRoundBlockNumbers>(rows.count() * rows.scale_blocks().blocks)),
+        half_factor_(rows.array<float>(rows.count())),
+        one_(rows.array<float>(rows.count())),
+        dots_(rows.array<double>(rows.count())),
+        iterations_(rows, steps) {
+    const Stream& stream = rows.device().stream();
+    std::vector<AdaRoundBlockNumbers> numbers;
+    std::vector<float> half, to_offset;
+    for (std::size_t m = rows.range().first; m < rows.range().last; ++m) {
+      const double unit = weights.row_scale(m), power = quadratic.input_power(quadratic.group_of(m));
+      const auto factor = static_cast<float>(2 * unit * unit / quadratic.positions());
+      for (std::size_t b = m * weights.blocks(); b < (m + 1) * weights.blocks(); ++b) {
+        numbers.push_back({factor, solve::certainty_weight(weights.scale[b], power), weights.relative_scale(b)});
+      }
+      half.push_back(factor / 2);
+      to_offset.push_back(static_cast<float>(2 * unit / quadratic.positions()));
+    }
+    const std::vector<float> ones(rows.count(), 1.0F);
+    upload<AdaRoundBlockNumbers>(stream, numbers_, numbers);
+    upload<float>(stream, half_factor_, half);
+    upload<float>(stream, one_, ones);
+    const auto base = rows.uploaded<std::int32_t>(variables.base(), rows.fan_in());
+    const auto factor = rows.array<float>(rows.count());
+    upload<float>(stream, factor, to_offset);
+    rows.residual(base.data(), factor.data(), offset_.data());
+    stream.wait();
+    base_error_ = rows.error_sum(base.data());
+    for (std::size_t m = rows.range().first; m < rows.range().last; ++m) base_error_ += quadratic.constant(m);
+  }
+
+  GramRows& rows() noexcept { return rows_; }
+  double base_error() const noexcept { return base_error_; }
+
+  /// The variables as the host has them.
+  void put(AdaRoundVariables& variables) {
+    const Stream& stream = rows_.device().stream();
+    copy_variables(variables, rows_, {&v_, &mean_, &square_, &h_},
+                   [&](std::span<float> host, const DeviceArray<float>& array) { upload<float>(stream, array, host); });
+    if (rows_.narrow() || scaled_.size() > 0) {
+      launch(stream,
+             RowUnitsKernel<AdaRoundBlockNumbers>{h_.data(), nullptr, scaled(), narrow_.data(), numbers_.data(),
+                                                  rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
+             blocks_for(h_.size()));
+    }
+    stream.wait();
+  }
+  void get(AdaRoundVariables& variables) {
+    const Stream& stream = rows_.device().stream();
+    copy_variables(
+        variables, rows_, {&v_, &mean_, &square_, &h_},
+        [&](std::span<float> host, const DeviceArray<float>& array) { download<float>(stream, host, array); });
+    stream.wait();
+  }
+
+  void iterate(std::size_t first, std::size_t last, const SolveControl& control) {
+    iterations_.run(first, last, "AdaRound", kAdaRoundStepArrays, control, [&] { queue_iteration(); });
+  }
+
+  /// Sum over these rows of the loss above that of the base.
+  double loss_above_base() {
+    const Stream& stream = rows_.device().stream();
+    rows_.product(in_row_units(), slope_.data());
+    launch(stream,
+           RowDotKernel{in_row_units(), slope_.data(), offset_.data(), half_factor_.data(), one_.data(), dots_.data(),
+                        rows_.fan_in()},
+           static_cast<unsigned>(rows_.count()), kSumBytes);
+    std::vector<double> dots(rows_.count());
+    download<double>(stream, dots, dots_);
+    stream.wait();
+    return std::accumulate(dots.begin(), dots.end(), 0.0);
+  }
+
+ private:
+  float* scaled() const noexcept { return scaled_.size() > 0 ? scaled_.data() : nullptr; }
+  /// h in units of each row's scale.
+  const float* in_row_units() const noexcept { return scaled_.size() > 0 ? scaled_.data() : h_.data(); }
+
+  void queue_iteration() {
+    const Stream& stream = rows_.device().stream();
+    rows_.step_product(in_row_units(), narrow_.data(), slope_.data());
+    launch(stream,
+           AdaRoundStepKernel{v_.data(), mean_.data(), square_.data(), h_.data(), scaled(), narrow_.data(),
+                              slope_.data(), offset_.data(), numbers_.data(), iterations_.numbers(),
+                              iterations_.iteration(), rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
+           blocks_for_packs(rows_.count(), rows_.fan_in(), rows_.scale_blocks()));
+  }
+
+  GramRows& rows_;
+  DeviceArray<float> v_, mean_, square_, h_, scaled_, slope_, offset_;
+  DeviceArray<Bfloat16> narrow_;
+  DeviceArray<AdaRoundBlockNumbers> numbers_;
+  DeviceArray<float> half_factor_, one_;
+  DeviceArray<double> dots_;
+  RecordedIterations<AdaRoundNumbers> iterations_;
+  double base_error_ = 0;
+};
+
+class AdaRoundOnDevices final : public VariablesOnDevices<solve::AdaRoundIterations, AdaRoundVariables, AdaRoundPart> {
+ public:
+  AdaRoundOnDevices(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
+                    const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control)
+      : VariablesOnDevices(weights), control_(control), losses_(rows.size()) {
+    std::vector<AdaRoundNumbers> steps;
+    for (std::size_t i = 0; i < config.num_iterations; ++i) {
+      const AdaRoundStep step = AdaRoundStep::at(config, i);
+      steps.push_back({step.adam.rate, step.adam.scale, step.regularizer, step.beta});
+    }
+    make_parts(rows, [&](GramRows& of_device) {
+      return std::make_unique<AdaRoundPart>(of_device, weights, quadratic, on_host(), steps);
+    });
+    for (const auto& part : parts()) base_loss_ += part->base_error() / quadratic.positions();
+  }
+
+  double iterate(std::size_t first, std::size_t last, bool loss) override {
+    changed_on_device();
+    on_each([&](AdaRoundPart& part, std::size_t i) {
+      part.iterate(first, last, control_);
+      losses_[i] = loss ? part.loss_above_base() : 0;
+    });
+    return base_loss_ + std::accumulate(losses_.begin(), losses_.end(), 0.0);
+  }
+
+ private:
+  const SolveControl& control_;
+  std::vector<double> losses_;
+  double base_loss_ = 0;
+};
+
+}  // namespace
+
+solve::Integers adaround(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
+                         const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
+  AdaRoundOnDevices problem(rows, weights, quadratic, config, control);
+  return solve::run(problem, config, control);
 }
 
 }  // namespace detent::cuda

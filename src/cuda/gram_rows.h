@@ -1,18 +1,42 @@
 // Some rows of a layer's problem in Gram form, on one device.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "cuda/matmul.h"
-#include "cuda/rows.h"
-#include "cuda/scale_blocks.h"
+#include "cuda/device.h"
+#include "cuda/simt.h"
 #include "solve/algebra/quadratic.h"
+#include "solve/layers/layer_solver.h"
 #include "solve/layers/problem.h"
 #include "solve/layers/solver.h"
 
 namespace detent::cuda {
+
+// Rows of weights shared out to devices. They are independent problems, so nothing passes between devices.
+
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+using solve::share_rows;
+
+/// Of an array with an entry for each block of scales, those of some rows.
+template <class T>
+std::span<const T> blocks_of_rows(const std::vector<T>& all, const solve::QuantizedWeights& weights,
+                                  solve::RowRange rows) {
+  return std::span<const T>(all).subspan(rows.first * weights.blocks(), rows.count() * weights.blocks());
+}
+
+ScaleBlocks scale_blocks_of(const solve::QuantizedWeights& weights);
+
+/// Throws resource for a matrix of more elements than kernels count.
+void check_size(std::size_t rows, std::size_t fan_in);
+
+/// Calls fn(i) for i in [0, count), each on a thread of its own. An exception comes out, that of the smallest i, once
+/// all have ended.
+void for_each_device(std::size_t count, const std::function<void(std::size_t)>& fn);
 
 /// The matrix A of the quadratic (see solve/algebra/quadratic.h) and products with it. All other matrices are [rows,
 /// fan_in] of these rows. One thread at a time, whose device is this one.

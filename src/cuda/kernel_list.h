@@ -1,11 +1,10 @@
 // All kernels, for the files that define launch() for each: gpu/kernels.cu, and the tests' one for the host.
 #pragma once
 
-#include "cuda/bfloat16.h"
 #include "cuda/observe_kernel.h"
 #include "cuda/pass_kernels.h"
-#include "cuda/patch_kernels.h"
 #include "cuda/row_kernels.h"
+#include "cuda/simt.h"
 #include "cuda/step_kernels.h"
 
 // clang-format off

@@ -3,14 +3,42 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
-#include "cuda/convolution.h"
-#include "cuda/matmul.h"
+#include "cuda/device.h"
 #include "cuda/pass_kernels.h"
+#include "detent/device.h"
 #include "solve/algebra/quadratic.h"
-#include "solve/layers/patches.h"
+#include "solve/layers/problem.h"
 
 namespace detent::cuda {
+
+// Convolutions on a device.
+
+/// A convolution or transposed convolution made ready for one input shape, in one layout: nchw, where tensors are as in
+/// ONNX and filters [outputs, inputs / groups, kernel…] (transposed: [inputs, outputs / groups, kernel…]); or nhwc,
+/// where channels of tensors come last, and those of filters, the second axis above, too.
+class Convolution {
+ public:
+  /// Whether `geometry` can be made: begins and ends of axes have to be padded alike, as far as it matters.
+  static bool supports(const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape);
+
+  /// `channels`: of the tensor that the inputs lie in, in nchw; the convolution's own may be fewer. Throws device.
+  Convolution(Device& device, const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape,
+              std::int64_t channels, DeviceLayout layout, DevicePrecision precision);
+  Convolution(Convolution&&) noexcept;
+  Convolution& operator=(Convolution&&) noexcept;
+  ~Convolution();
+
+  /// Queued in the device's stream.
+  void forward(const float* input, const float* filter, float* output) const;
+  /// filter_gradient = gradient by the filter + beta · filter_gradient, the same bits each time.
+  void backward_filter(const float* input, const float* output_gradient, float* filter_gradient, float beta) const;
+
+ private:
+  struct Plan;
+  std::unique_ptr<Plan> plan_;
+};
 
 /// Samples come one at a time, and of each one or more pieces: begin(), forward(), then, once the outputs have become
 /// the loss's slope, backward(). One thread at a time, whose device is this one.
@@ -43,5 +71,11 @@ struct PartOfLayer {
   std::size_t first_channel;
 };
 PartOfLayer part_of(const solve::LayerGeometry& geometry, solve::RowRange rows);
+
+// A layer's geometry as kernels take it.
+
+/// Of a convolution or transposed convolution. Throws resource for shapes beyond what kernels count (2^31 values of a
+/// channel).
+PatchShape patch_shape(const solve::LayerGeometry& geometry, const std::vector<std::int64_t>& input_shape);
 
 }  // namespace detent::cuda

@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "calibration/run_cell.h"
-#include "cuda/atomics.h"
 #include "cuda/simt.h"
 
 #ifdef __CUDACC__

@@ -1,9 +1,6 @@
 // The plugin's entries: one for each room that uses GPUs, each of that room's own version.
-#include "cuda/calibration.h"
 #include "cuda/device.h"
-#include "cuda/peaks.h"
-#include "cuda/solver.h"
-#include "cuda/storage.h"
+#include "cuda/plugin_calls.h"
 #include "shim/cuda_driver.h"
 
 namespace detent::cuda {

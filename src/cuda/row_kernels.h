@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "cuda/pack.h"
+#include "cuda/simt.h"
 
 namespace detent::cuda {
 

@@ -83,4 +83,123 @@ DETENT_DEVICE void grid_sum(Block& block, std::size_t count, const Term& term, c
 }
 inline constexpr std::size_t kSumBytes = kThreads * sizeof(double);
 
+// Additions and comparisons that several threads of a device do at a time. On a host one thread runs after another, so
+// they need not be atomic there.
+
+DETENT_DEVICE void atomic_add(unsigned* to, unsigned value) {
+#ifdef __CUDACC__
+  atomicAdd(to, value);
+#else
+  *to += value;
+#endif
+}
+
+DETENT_DEVICE void atomic_add(unsigned long long* to, unsigned long long value) {
+#ifdef __CUDACC__
+  atomicAdd(to, value);
+#else
+  *to += value;
+#endif
+}
+
+DETENT_DEVICE void atomic_max(unsigned* to, unsigned value) {
+#ifdef __CUDACC__
+  atomicMax(to, value);
+#else
+  *to = value > *to ? value : *to;
+#endif
+}
+
+/// What stood there; replaced by `value` where that was `expected`.
+DETENT_DEVICE unsigned atomic_swap_if(unsigned* at, unsigned expected, unsigned value) {
+#ifdef __CUDACC__
+  return atomicCAS(at, expected, value);
+#else
+  const unsigned before = *at;
+  if (before == expected) *at = value;
+  return before;
+#endif
+}
+
+/// Another thread of the block may be writing it.
+DETENT_DEVICE unsigned read_shared(const unsigned* at) { return *static_cast<const volatile unsigned*>(at); }
+
+// The upper half of a float.
+
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+
+/// Half to even; NaN stays NaN.
+DETENT_DEVICE Bfloat16 to_bfloat16(float value) {
+  union {
+    float value;
+    std::uint32_t bits;
+  } word{value};
+  if ((word.bits & 0x7fffffffU) > 0x7f800000U) return {static_cast<std::uint16_t>((word.bits >> 16) | 0x40U)};
+  return {static_cast<std::uint16_t>((word.bits + 0x7fffU + ((word.bits >> 16) & 1U)) >> 16)};
+}
+
+/// to[i] = from[i]
+struct ToBfloat16 {
+  const float* from;
+  Bfloat16* to;
+  std::size_t count;
+
+  template <class Block>
+  DETENT_DEVICE void operator()(Block& block) const {
+    for_all(block, count, [&](std::size_t i) { to[i] = to_bfloat16(from[i]); });
+  }
+};
+
+// Where kernels find the numbers of a weight's block of scales (see solve/layers/problem.h).
+
+/// Arrays of numbers that blocks of scales have are [rows, blocks].
+struct ScaleBlocks {
+  std::uint32_t blocks = 1;  // of a row
+  std::uint32_t size = 0;    // weights of a block
+
+  DETENT_DEVICE std::size_t at(std::size_t row, std::size_t weight) const {
+    return blocks == 1 ? row : row * blocks + static_cast<std::uint32_t>(weight) / size;
+  }
+};
+
+// A few neighbouring numbers, read and written as one.
+
+template <int n>
+struct alignas(4 * n) Pack {
+  float value[n];
+};
+
+/// `at` is aligned to the size of the pack.
+template <int n>
+DETENT_DEVICE Pack<n> load(const float* at) {
+  return *reinterpret_cast<const Pack<n>*>(at);
+}
+template <int n>
+DETENT_DEVICE void store(float* at, const Pack<n>& pack) {
+  *reinterpret_cast<Pack<n>*>(at) = pack;
+}
+
+/// Whether rows, and blocks of scales, are made of whole packs of four.
+DETENT_DEVICE bool fills_packs(std::size_t fan_in, const ScaleBlocks& blocks) {
+  return fan_in % 4 == 0 && (blocks.blocks == 1 || blocks.size % 4 == 0);
+}
+
+/// Calls fn(row, first element) for all elements of a matrix in packs that lie within a row and a block of scales: of
+/// four where these are made of whole ones, else of one. `fn` is called as fn.template operator()<n>(row, at).
+template <class Block, class Fn>
+DETENT_DEVICE void for_all_packs(Block& block, std::size_t rows, std::size_t fan_in, const ScaleBlocks& blocks,
+                                 const Fn& fn) {
+  // Matrices of weights have fewer than 2^32 elements (see check_size), and short divisions are faster.
+  const auto width = static_cast<std::uint32_t>(fan_in);
+  if (fills_packs(fan_in, blocks)) {
+    for_all(block, rows * fan_in / 4,
+            [&](std::size_t i) { fn.template operator()<4>(static_cast<std::uint32_t>(i) / (width / 4), 4 * i); });
+  } else {
+    for_all(block, rows * fan_in,
+            [&](std::size_t i) { fn.template operator()<1>(static_cast<std::uint32_t>(i) / width, i); });
+  }
+}
+
 }  // namespace detent::cuda

@@ -10,12 +10,11 @@
 #include <system_error>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/paths.h"
-#include "data/formats/picture.h"
-#include "data/formats/text.h"
+#include "base/text.h"
+#include "data/pictures.h"
+#include "data/sample.h"
 
 namespace detent::data {
 namespace {

@@ -3,22 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "data/buffer.h"
-#include "data/formats/npy.h"
-#include "data/formats/npz.h"
-#include "data/formats/pb.h"
-#include "data/formats/text.h"
-#include "data/formats/wav.h"
+#include "base/text.h"
+#include "data/numpy.h"
+#include "data/sample.h"
+#include "onnx/tensor.h"
+#include "onnx/wire.h"
 
 namespace detent::data {
 namespace {
+
 namespace fs = std::filesystem;
 
 LoadedArray load_npy(const fs::path& path, const InputSpec& input) {
@@ -253,6 +257,201 @@ LoadedFile load_file(const FileSet& files, std::size_t index, std::span<const In
     case Layout::test_sets: loaded.inputs = load_test_set(files.root / name, inputs); break;
   }
   return loaded;
+}
+
+namespace {
+
+using Dims = std::span<const std::int64_t>;
+
+bool dim_fits(std::int64_t expected, std::int64_t found) noexcept { return expected < 0 || expected == found; }
+
+bool dims_fit(Dims expected, Dims found) noexcept {
+  return std::equal(expected.begin(), expected.end(), found.begin(), found.end(), dim_fits);
+}
+
+bool npy_can_hold(onnx::DataType type) noexcept {
+  constexpr std::array kTypes{onnx::DataType::boolean, onnx::DataType::int8,    onnx::DataType::int16,
+                              onnx::DataType::int32,   onnx::DataType::int64,   onnx::DataType::uint8,
+                              onnx::DataType::uint16,  onnx::DataType::uint32,  onnx::DataType::uint64,
+                              onnx::DataType::float16, onnx::DataType::float32, onnx::DataType::float64};
+  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+}
+
+std::string hint_for(const InputSpec& input, onnx::DataType type, Dims found) {
+  const std::string_view name = onnx::name_of(input.type);
+  if (type != input.type) {
+    const bool is_picture = type == onnx::DataType::uint8 && input.type == onnx::DataType::float32;
+    if (is_picture)
+      return "the model's input is float32: save what the application makes of the bytes before it runs the model, "
+             "such as array.astype('float32') / 255, minus mean and divided by deviation";
+    if (npy_can_hold(input.type)) return fmt::format("save it as {0}: array.astype('{0}')", name);
+    return fmt::format(".npy and .npz cannot hold {}: use test_data_set_*/input_N.pb", name);
+  }
+  const Dims expected = *input.shape;
+  if (expected.size() == 4 && found.size() == 4) {
+    const std::array<std::int64_t, 4> channels_last{found[0], found[3], found[1], found[2]};
+    if (dims_fit(expected, channels_last)) return "the channels are last: save array.transpose(0, 3, 1, 2)";
+  }
+  if (expected.size() == 4 && found.size() == 3) {
+    const std::array<std::int64_t, 4> as_is{1, found[0], found[1], found[2]};
+    const std::array<std::int64_t, 4> channels_last{1, found[2], found[0], found[1]};
+    if (!dims_fit(expected, as_is) && dims_fit(expected, channels_last))
+      return "the channels are last and there is no batch axis: save array.transpose(2, 0, 1)[None]";
+  }
+  if (found.size() + 1 == expected.size()) return "save it with a leading batch axis: array[None]";
+  return fmt::format("save arrays of shape {}", describe_shape(expected));
+}
+
+}  // namespace
+
+void throw_mismatch(const InputSpec& input, onnx::DataType type, const std::vector<std::int64_t>& shape,
+                    const std::string& where) {
+  throw bad_input(fmt::format("{}: input '{}' expects {}, found {}", where, printable(input.name, 120), describe(input),
+                              describe(type, shape)),
+                  hint_for(input, type, shape));
+}
+
+Fit fit_to_input(const InputSpec& input, onnx::DataType type, std::vector<std::int64_t>& shape,
+                 const std::string& where) {
+  if (type != input.type) throw_mismatch(input, type, shape, where);
+  if (!input.shape) return Fit::exact;
+  const Dims expected = *input.shape;
+  if (dims_fit(expected, shape)) return Fit::exact;
+  if (expected.empty()) throw_mismatch(input, type, shape, where);
+  const Dims row = expected.subspan(1);
+  if (shape.size() == row.size() && (expected[0] == 1 || expected[0] < 0) && dims_fit(row, shape)) {
+    shape.insert(shape.begin(), 1);
+    return Fit::exact;
+  }
+  if (shape.size() != expected.size() || !dims_fit(row, Dims(shape).subspan(1))) {
+    throw_mismatch(input, type, shape, where);
+  }
+  return Fit::rows_differ;
+}
+
+namespace {
+
+constexpr const char* kHint = "write it as one ONNX TensorProto with its data inside";
+
+onnx::Tensor read_tensor(std::string_view message, const std::shared_ptr<const MappedFile>& file,
+                         const std::filesystem::path& path, const std::string& where) {
+  try {
+    onnx::ExternalFiles beside(path);
+    return onnx::read_tensor(onnx::Wire(message, file), file, beside, where);
+  } catch (const Error& e) {
+    // A name inside the file may hold anything, and the reader speaks of models in its hints.
+    if (e.kind() != ErrorKind::bad_input) throw;
+    const std::string text = printable(e.what());
+    throw bad_input(text.starts_with(where) ? text : fmt::format("{}: {}", where, text), kHint);
+  }
+}
+
+PbTensor read(std::string_view message, const std::shared_ptr<const MappedFile>& file,
+              const std::filesystem::path& path, const std::string& where) {
+  onnx::Tensor tensor = read_tensor(message, file, path, where);
+  if (tensor.is_external) throw bad_input(fmt::format("{}: the tensor keeps its data in another file", where), kHint);
+  if (onnx::bits_of(tensor.type) < 8) {
+    throw bad_input(
+        fmt::format("{}: not a tensor of numbers (data_type {})", where, static_cast<std::int32_t>(tensor.type)),
+        kHint);
+  }
+  Array array{tensor.type, std::move(tensor.dims), tensor.data.bytes(), file};
+  if (file == nullptr || !file->contains(array.bytes)) {
+    array.owner = std::make_shared<const onnx::TensorData>(tensor.data);
+  }
+  return {std::move(tensor.name), aligned(std::move(array), where)};
+}
+
+}  // namespace
+
+PbTensor read_pb(const std::shared_ptr<const MappedFile>& file) {
+  return read(as_text(file->bytes()), file, file->path(), quoted(file->path()));
+}
+
+PbTensor parse_pb(std::string_view message, const std::string& where) { return read(message, nullptr, {}, where); }
+
+namespace {
+
+constexpr std::size_t kTag = 4;         // bytes of a chunk's name
+constexpr std::size_t kChunk = 8;       // name and size
+constexpr std::size_t kFormat = 16;     // the part of "fmt " that every file has
+constexpr std::size_t kSubFormat = 24;  // where the type stands in an extensible "fmt "
+constexpr std::uint64_t kExtensible = 0xFFFE, kPcm = 1, kFloat = 3;
+
+std::uint64_t number(std::span<const std::byte> bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | std::to_integer<std::uint64_t>(bytes[i]);
+  return value;
+}
+
+Error damaged(const std::string& where, std::string_view how) {
+  return bad_input(fmt::format("{}: {}", where, how), "write the file again");
+}
+
+Waveform format_of(std::span<const std::byte> chunk, const std::string& where) {
+  if (chunk.size() < kFormat) throw damaged(where, "its format is truncated");
+  std::uint64_t type = number(chunk.subspan(0, 2));
+  const std::uint64_t channels = number(chunk.subspan(2, 2)), bits = number(chunk.subspan(14, 2));
+  if (type == kExtensible && chunk.size() >= kSubFormat + 2) type = number(chunk.subspan(kSubFormat, 2));
+  const bool is_float = type == kFloat && bits == 32;
+  if (!is_float && !(type == kPcm && bits >= 8 && bits <= 32 && bits % 8 == 0))
+    throw bad_input(fmt::format("{}: values of type {} with {} bits", where, type, bits),
+                    "save it as PCM of 8, 16, 24 or 32 bits, or as float32");
+  if (channels == 0) throw damaged(where, "it has no channel");
+  return {.rate = static_cast<std::uint32_t>(number(chunk.subspan(4, 4))),
+          .channels = static_cast<std::uint32_t>(channels),
+          .bytes_per_value = static_cast<std::uint32_t>(bits / 8),
+          .is_float = is_float,
+          .values = {}};
+}
+
+float value_at(const Waveform& wave, std::uint64_t index) {
+  const auto bytes = wave.values.subspan(index * wave.bytes_per_value, wave.bytes_per_value);
+  if (wave.is_float) {
+    float value = 0;
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  }
+  const auto raw = static_cast<std::int64_t>(number(bytes));
+  const auto half = std::int64_t{1} << (8 * wave.bytes_per_value - 1);
+  // Bytes are stored with an offset, wider integers in two's complement.
+  const std::int64_t value = wave.bytes_per_value == 1 ? raw - half : raw >= half ? raw - 2 * half : raw;
+  return static_cast<float>(static_cast<double>(value) / static_cast<double>(half));
+}
+
+}  // namespace
+
+Waveform parse_wav(std::span<const std::byte> file, const std::string& where) {
+  if (file.size() < kChunk + kTag || as_text(file.first(kTag)) != "RIFF" ||
+      as_text(file.subspan(kChunk, kTag)) != "WAVE")
+    throw damaged(where, "not a .wav file (RIFF/WAVE)");
+  std::optional<Waveform> wave;
+  std::size_t at = kChunk + kTag;
+  while (file.size() - at >= kChunk) {
+    const auto name = as_text(file.subspan(at, kTag));
+    const auto size = static_cast<std::size_t>(number(file.subspan(at + kTag, kTag)));
+    at += kChunk;
+    if (size > file.size() - at)
+      throw damaged(where, fmt::format("truncated: a part of {} bytes, of which {} are there", size, file.size() - at));
+    const auto chunk = file.subspan(at, size);
+    if (name == "fmt ") wave = format_of(chunk, where);
+    if (name == "data") {
+      if (!wave) throw damaged(where, "its values come before their format");
+      wave->values = chunk.first(size - size % (std::size_t{wave->bytes_per_value} * wave->channels));
+      if (wave->values.empty()) throw bad_input(fmt::format("{}: holds no sound", where), "leave the file out");
+      return *wave;
+    }
+    at += std::min(size + size % 2, file.size() - at);  // parts begin at even places
+  }
+  throw damaged(where, "it has no values");
+}
+
+void read_channel(const Waveform& wave, std::uint32_t channel, std::uint64_t first_frame, std::span<float> out) {
+  const std::uint64_t frames = wave.frames();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t frame = first_frame + i;
+    out[i] = frame < frames ? value_at(wave, frame * wave.channels + channel) : 0.0F;
+  }
 }
 
 }  // namespace detent::data

@@ -1,17 +1,24 @@
 // Calibration samples as the rest of detent sees them: one dict of named input tensors at a time.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "detent/samples.h"
-#include "onnx/types.h"
+#include "onnx/wire.h"
 
 namespace detent::data {
 
@@ -84,5 +91,110 @@ std::unique_ptr<SampleSource> open_samples(const std::filesystem::path& path, st
 /// sample asks nothing of the stream; after more it throws usage when the stream cannot begin anew.
 std::unique_ptr<SampleSource> open_samples(SampleStream& stream, std::vector<InputSpec> inputs,
                                            const SourceOptions& options = {});
+
+// The tap: a pass-through operator inside the graph that hands each chosen tensor, in place, to a receiver the moment
+// it is produced. The runtime then frees the tensor as in plain inference.
+
+/// A tensor in the runtime's memory; valid during the call only.
+struct TensorView {
+  onnx::DataType type = onnx::DataType::undefined;
+  std::span<const std::int64_t> shape;
+  std::span<const std::byte> bytes;
+  /// The same bytes, as the nodes that read the value will get them: a receiver may change them in a session of
+  /// SessionOptions::edits.
+  std::span<std::byte> passed_on = {};
+};
+
+/// A tensor in the memory of the device that the session computes on. It is there once what the device's stream holds
+/// is done, so what reads it goes to that stream too; valid for what is put there during the call.
+struct DeviceTensorView {
+  onnx::DataType type = onnx::DataType::undefined;
+  std::span<const std::int64_t> shape;
+  const void* address = nullptr;  // not to be read by the host
+  std::size_t size = 0;           // bytes
+};
+
+/// Runs fn(0) … fn(parts-1) on the runtime's own threads and waits for all of them.
+using ParallelFor = std::function<void(std::size_t parts, const std::function<void(std::size_t)>& fn)>;
+
+class TapReceiver {
+ public:
+  virtual ~TapReceiver() = default;
+  /// `tap` is the position of the value in the list of tapped values. Calls for one run come one at a time, in the
+  /// thread that called Session::run(). An exception ends the run and comes out of Session::run().
+  virtual void receive(std::size_t tap, const TensorView& tensor, const ParallelFor& parallel) = 0;
+  /// The same in sessions of SessionOptions::device, whose receivers must have it.
+  virtual void receive_on_device(std::size_t tap, const DeviceTensorView& tensor);
+};
+
+// Memory that arrays own when they cannot stay views of a mapped file.
+
+/// Uninitialised bytes, aligned for every element type.
+struct Buffer {
+  std::shared_ptr<std::byte[]> memory;
+  std::span<std::byte> bytes;
+};
+
+/// Throws resource, naming `where` the data came from, when there is no memory for it.
+Buffer allocate(std::uint64_t size, const std::string& where);
+
+/// The array itself when its bytes are aligned for its element type, else one with a copy of them.
+Array aligned(Array array, const std::string& where);
+
+/// Bytes of an array of this type and shape; throws bad_input when they cannot be counted in 63 bits.
+std::uint64_t size_of(onnx::DataType type, std::span<const std::int64_t> shape, const std::string& where);
+
+// The elements of a float32 array, and those of other floating-point types as such.
+
+inline std::span<const float> floats(const Array& array) {
+  return {reinterpret_cast<const float*>(array.bytes.data()), array.bytes.size() / sizeof(float)};
+}
+
+/// Whether a type is one of floating point, of 16, 32 or 64 bits.
+bool holds_floats(onnx::DataType type);
+/// One of these, a type of integers of 8 bits or more, or bool.
+bool holds_numbers(onnx::DataType type);
+/// Of an array of such a type.
+std::vector<float> to_floats(const Array& array);
+/// The same without a copy where the array has float32; else `owned` holds them.
+inline std::span<const float> floats_in(const Array& array, std::vector<float>& owned) {
+  if (array.type == onnx::DataType::float32) return floats(array);
+  owned = to_floats(array);
+  return owned;
+}
+/// An array of such a type as float16, bfloat16 or float32; any other as it is.
+Array as_floats(const Array& array, onnx::DataType type);
+
+// One sample out of its turn.
+
+/// The inputs of the sample at this position, for what was lost and has to be computed again. The source is read from
+/// its start and left behind the sample. Throws bad_input when it has fewer.
+inline std::vector<Array> sample_inputs(SampleSource& source, std::size_t wanted) {
+  source.rewind();
+  std::optional<Sample> sample;
+  for (std::size_t number = 0; number <= wanted; ++number) sample = source.next();
+  if (!sample) throw bad_input(fmt::format("calibration sample {} no longer exists", wanted + 1));
+  return std::move(sample->inputs);
+}
+
+// Wording shared by the messages of this room: names made safe to print, shapes, inputs; and the order of file names.
+
+/// The path in quotes.
+std::string quoted(const std::filesystem::path& path);
+
+/// "[1, 3, ?, ?]"; dynamic dimensions print as "?".
+std::string describe_shape(std::span<const std::int64_t> shape);
+
+/// "float32 [1, 3]".
+std::string describe(onnx::DataType type, std::span<const std::int64_t> shape);
+
+/// "float32 [?, 3]", or "float32 of any shape" when the rank is unknown.
+std::string describe(const InputSpec& input);
+
+/// "the model's inputs: 'x' float32 [?, 3], 'mask' bool [?]"; long lists are cut.
+std::string describe_inputs(std::span<const InputSpec> inputs);
+
+/// Orders names as people do: "img_2" before "img_10". A total order: equal only for equal texts.
+bool natural_less(std::string_view a, std::string_view b) noexcept;
 
 }  // namespace detent::data

@@ -8,7 +8,6 @@
 #include <unordered_set>
 
 #include "base/paths.h"
-#include "exec/tap_names.h"
 #include "graph/decisions.h"
 #include "graph/index.h"
 #include "graph/traits.h"

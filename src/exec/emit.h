@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "onnx/functions.h"
 #include "onnx/model.h"
 
 namespace detent::exec {
@@ -36,5 +37,11 @@ void name_nodes(onnx::Model& model);
 /// made by them. `outputs` become its outputs.
 onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes,
                           const std::vector<std::string>& outputs);
+
+// How the tap is named in graphs that the runtime gets.
+
+/// Domain and operator name; the operator's one attribute is `index`.
+inline constexpr const char* kTapDomain = onnx::kPrivateDomain;
+inline constexpr const char* kTapOperator = "Tap";
 
 }  // namespace detent::exec

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -9,31 +10,76 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <span>
+#include <stop_token>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
-#include "base/failpoint.h"
-#include "base/failure.h"
 #include "base/file.h"
-#include "base/heap.h"
 #include "base/paths.h"
+#include "base/process.h"
 #include "base/spawn_texts.h"
+#include "data/sample.h"
 #include "exec/emit.h"
-#include "exec/guard_messages.h"
-#include "exec/runtime_impl.h"
-#include "exec/unused_memory.h"
+#include "exec/runtime.h"
+#include "exec/session.h"
 #include "onnx/model.h"
 #include "shim/library.h"
 
 namespace detent::exec {
+
+// Private to exec/: what a GuardedSession and its process say to each other, over a socket of two processes of one
+// version of detent.
+
+enum class GuardMessage : std::uint64_t { hello, open, opened, run, results, ports, failed };
+
+/// The other side is gone.
+struct GuardClosed {};
+/// Nothing came within the time.
+struct GuardTimeout {};
+
+/// Writes and reads numbers, texts and arrays. Throws GuardClosed, GuardTimeout and interrupted.
+class GuardChannel {
+ public:
+  explicit GuardChannel(int socket, std::stop_token stop = {}) : socket_(socket), stop_(std::move(stop)) {}
+  /// Of all that is read from now on, together; 0: no limit.
+  void set_time(double seconds);
+
+  void send(std::uint64_t number);
+  void send(GuardMessage message) { send(static_cast<std::uint64_t>(message)); }
+  void send(const std::string& text);
+  void send(std::span<const data::Array> arrays);
+  void send(std::span<const Port> ports);
+
+  std::uint64_t number();
+  GuardMessage message() { return static_cast<GuardMessage>(number()); }
+  std::string text();
+  std::vector<data::Array> arrays();
+  std::vector<Port> ports();
+
+ private:
+  void write(const void* data, std::size_t size);
+  void read(void* data, std::size_t size);
+  std::vector<std::int64_t> numbers();
+
+  int socket_;
+  std::stop_token stop_;
+  double until_ = 0;
+};
+
 namespace {
 
 constexpr const char* kVariable = "DETENT_GUARDED";  // the parent's process id
@@ -153,10 +199,11 @@ Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   const auto library = channel.text();
   const std::filesystem::path model = channel.text();
   const auto threads = static_cast<int>(channel.number());
+  const auto mode = static_cast<SessionMode>(channel.number());
   runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
   failpoint("guarded.open");
   const LargeBlocksApart apart;
-  return Session::of_file(*runtime, model, {SessionMode::deployed, threads, {}});
+  return Session::of_file(*runtime, model, {mode, threads, {}});
 }
 
 Ports ports_of(const Runtime& runtime, const std::string& model, const std::string& where, SessionMode mode) {
@@ -294,9 +341,10 @@ struct GuardedSession::Impl {
 
 GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options)
     : impl_(std::make_unique<Impl>(runtime, fmt::format("model '{}'", model.string()), options)) {
+  const auto mode = options.optimizes ? SessionMode::deployed : SessionMode::inspect;
   if (!impl_->guard.serves()) {
     const LargeBlocksApart apart;
-    impl_->here.emplace(Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop}));
+    impl_->here.emplace(Session::of_file(runtime, model, {mode, options.threads, options.stop}));
     impl_->inputs = impl_->here->inputs();
     return;
   }
@@ -305,6 +353,7 @@ GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::pa
     channel.send(runtime.impl()->library);
     channel.send(paths::absolute(model).string());
     channel.send(static_cast<std::uint64_t>(options.threads));
+    channel.send(static_cast<std::uint64_t>(mode));
     Guard::expect(channel, GuardMessage::opened);
     impl_->inputs = channel.ports();
   });
@@ -397,6 +446,120 @@ int serve_guarded_session(int socket) {
   } catch (const GuardClosed&) {
   }
   ::_exit(0);  // nothing of a model may run any more
+}
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+constexpr std::uint64_t kUnknownRank = ~std::uint64_t{0};
+constexpr int kLookMilliseconds = 50;  // for a stop
+
+}  // namespace
+
+void GuardChannel::set_time(double seconds) { until_ = seconds > 0 ? now() + seconds : 0; }
+
+void GuardChannel::write(const void* data, std::size_t size) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  while (size > 0) {
+    const auto count = ::send(socket_, bytes, size, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw GuardClosed{};
+    bytes += count;
+    size -= static_cast<std::size_t>(count);
+  }
+}
+
+void GuardChannel::read(void* data, std::size_t size) {
+  auto* bytes = static_cast<std::byte*>(data);
+  while (size > 0) {
+    pollfd waiting{socket_, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, until_ > 0 || stop_.stop_possible() ? kLookMilliseconds : -1);
+    if (stop_.stop_requested()) throw interrupted();
+    if (ready <= 0) {
+      if (until_ > 0 && now() > until_) throw GuardTimeout{};
+      continue;
+    }
+    const auto count = ::recv(socket_, bytes, size, 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) throw GuardClosed{};
+    bytes += count;
+    size -= static_cast<std::size_t>(count);
+  }
+}
+
+void GuardChannel::send(std::uint64_t number) { write(&number, sizeof number); }
+
+std::uint64_t GuardChannel::number() {
+  std::uint64_t number = 0;
+  read(&number, sizeof number);
+  return number;
+}
+
+void GuardChannel::send(const std::string& text) {
+  send(text.size());
+  write(text.data(), text.size());
+}
+
+std::string GuardChannel::text() {
+  std::string text(number(), '\0');
+  read(text.data(), text.size());
+  return text;
+}
+
+std::vector<std::int64_t> GuardChannel::numbers() {
+  std::vector<std::int64_t> all(number());
+  read(all.data(), all.size() * sizeof(std::int64_t));
+  return all;
+}
+
+void GuardChannel::send(std::span<const data::Array> arrays) {
+  send(arrays.size());
+  for (const auto& array : arrays) {
+    send(static_cast<std::uint64_t>(array.type));
+    send(array.shape.size());
+    write(array.shape.data(), array.shape.size() * sizeof(std::int64_t));
+    send(array.bytes.size());
+    write(array.bytes.data(), array.bytes.size());
+  }
+}
+
+std::vector<data::Array> GuardChannel::arrays() {
+  std::vector<data::Array> all(number());
+  for (auto& array : all) {
+    array.type = static_cast<onnx::DataType>(number());
+    array.shape = numbers();
+    const auto size = number();
+    const auto buffer = data::allocate(size, "an array of a model that runs in a process of its own");
+    read(buffer.bytes.data(), size);
+    array.bytes = buffer.bytes.first(size);
+    array.owner = buffer.memory;
+  }
+  return all;
+}
+
+void GuardChannel::send(std::span<const Port> ports) {
+  send(ports.size());
+  for (const auto& port : ports) {
+    send(port.name);
+    send(static_cast<std::uint64_t>(port.type.type));
+    send(port.type.shape ? port.type.shape->size() : kUnknownRank);
+    if (!port.type.shape) continue;
+    for (const auto& dim : *port.type.shape) send(static_cast<std::uint64_t>(dim.value));
+  }
+}
+
+std::vector<Port> GuardChannel::ports() {
+  std::vector<Port> all(number());
+  for (auto& port : all) {
+    port.name = text();
+    port.type.type = static_cast<onnx::DataType>(number());
+    const auto rank = number();
+    if (rank == kUnknownRank) continue;
+    auto& dims = port.type.shape.emplace();
+    for (std::uint64_t i = 0; i < rank; ++i) dims.push_back({static_cast<std::int64_t>(number()), ""});
+  }
+  return all;
 }
 
 }  // namespace detent::exec

@@ -27,6 +27,7 @@ struct GuardOptions {
   double run_seconds = 600;   // of one run
   std::stop_token stop = {};
   bool saves_memory = false;  // of what runs beside it: under a memory budget
+  bool optimizes = true;      // as the runtime does by default
 };
 
 /// A model as the runtime reads it from its file, with the runtime's default options (SessionMode::deployed). The

@@ -1,6 +1,7 @@
 // The only door to ONNX Runtime.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -13,13 +14,28 @@
 #include <vector>
 
 #include "data/sample.h"
-#include "data/tap.h"
-#include "exec/node_times.h"
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
-#include "shim/device.h"
+#include "shim/cuda_driver.h"
 
 namespace detent::exec {
+
+// How long each node took, from the profile that ONNX Runtime writes of its runs.
+
+/// A node of the runtime's own graph: fused nodes go by one of their names, and nodes of its making are among them.
+struct NodeTime {
+  std::string name;
+  std::string op_type;
+  double start = 0;           // seconds since the session was made
+  double seconds = 0;         // of one execution
+  std::string provider = {};  // that ran it, as in Device::provider
+};
+
+/// Every execution of every node, in the order in which they ended. Lines that are not understood are passed over.
+std::vector<NodeTime> read_node_times(const std::filesystem::path& path);
+
+/// The last execution of each node.
+std::vector<NodeTime> last_of_each(std::vector<NodeTime> times);
 
 struct EmitOptions;  // exec/emit.h
 
@@ -136,5 +152,39 @@ graph::ValueTypes infer_value_types(const PortsOf& ports_of, const onnx::Model& 
 /// Computes the given constant nodes (graph::constant_nodes) once; returns the values that others read.
 std::vector<onnx::Tensor> compute_constants(const Runtime& runtime, const onnx::Model& model,
                                             const std::vector<int>& nodes);
+
+// Private to exec/: what the runtime says, made fit for users.
+
+/// Its messages carry source paths and line breaks; users need one line.
+std::string one_line(const std::string& text);
+
+/// Why the runtime does not take a model, and what to do about it.
+struct Refusal {
+  std::string message, hint;
+};
+/// In plain words, where the model or an operator of it is newer than the runtime, or unknown to it; nothing for other
+/// texts.
+std::optional<Refusal> refusal_of(const std::string& text);
+
+/// The newest opset of ONNX that the runtime knows, where the text of an error says that a model has a newer one.
+std::optional<std::int64_t> known_opset(const std::string& text);
+/// The operator that the runtime does not know, where the text of an error names one; else empty.
+std::string unknown_operator(const std::string& text);
+
+// Which execution providers a library of ONNX Runtime was built with.
+
+struct Providers {
+  std::vector<std::string> names;  // "OpenVINOExecutionProvider", …; the CPU's is the last
+  std::string runtime;             // "ONNX Runtime 1.31.1"
+};
+
+/// Loads the library (shim::load_onnxruntime) and asks it; makes nothing that sessions would share. Throws device.
+Providers available_providers(const std::optional<std::filesystem::path>& library);
+
+// Memory that sessions keep between runs.
+
+/// Gives back to the system what no session of this runtime uses at the moment: before another process runs a model, so
+/// that both together take no more than one of them. The next run maps its memory anew.
+void give_back_unused(const Runtime& runtime) noexcept;
 
 }  // namespace detent::exec

@@ -1,12 +1,13 @@
 // Constants that rewrites read and make.
 #pragma once
 
+#include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
-#include "graph/values.h"
 #include "onnx/model.h"
 
 namespace detent::graph {
@@ -63,5 +64,22 @@ std::optional<ScalarStep> scalar_step(const onnx::Model& model, const Index& ind
 
 /// Removes nodes by position.
 void remove_nodes(onnx::Model& model, const std::vector<bool>& removed);
+
+// bfloat16 in models that ONNX Runtime's CPU is to tell about, which has no kernels of it.
+
+/// Types of bfloat16 become float16, also in bodies, while the bits of constants stay as they are: a model whose values
+/// have the same shapes, and which must not run.
+void relabel_bfloat16_as_float16(onnx::Model& model);
+/// bfloat16 becomes float32, as half_floats_to_float32() does it of both types; float16 stays.
+void bfloat16_to_float32(onnx::Model& model, const Store& store);
+
+// Where values go that nothing computes with.
+
+/// Nodes that only move what a value holds.
+struct Moved {
+  std::set<std::size_t> nodes;
+  bool parts = false;  // behind them, or at once, the value leaves the graph or is taken apart
+};
+Moved moved_from(const onnx::Model& model, const Index& index, const std::string& value);
 
 }  // namespace detent::graph

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "graph/index.h"
-#include "graph/values.h"
 #include "onnx/model.h"
 
 namespace detent::graph {
@@ -58,5 +57,16 @@ Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, Deci
 std::string operand_copy_name(const onnx::Model& model, const Operand& operand);
 /// The node that makes it.
 onnx::Node copy_node(const onnx::Model& model, const Operand& operand);
+
+// What computes shapes, positions and indices, and not values.
+
+/// A flag for each node. Products, and nodes with bodies, are never among them.
+struct IndexArithmetic {
+  std::vector<bool> from_shapes;   // what it makes follows from the shapes of the inputs, not from what they hold
+  std::vector<bool> into_indices;  // what it makes ends in sizes, indices and other integers only
+};
+
+/// The nodes must be in topological order.
+IndexArithmetic index_arithmetic(const onnx::Model& model, const Index& index, const ValueTypes& types);
 
 }  // namespace detent::graph

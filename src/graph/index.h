@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,5 +72,45 @@ std::vector<std::string> values_crossing_cut(const onnx::Model& model, const Ind
 
 /// Brings nodes into topological order, keeping the present order where it is free. Throws bad_input on a cycle.
 void sort_topologically(onnx::Model& model);
+
+// Element types and shapes of the values of a graph, as inferred by the runtime.
+
+struct ValueType {
+  onnx::DataType type = onnx::DataType::undefined;  // undefined: not a tensor, or not known
+  std::optional<std::vector<onnx::Dim>> shape;      // nullopt: rank not known
+};
+using ValueTypes = std::unordered_map<std::string, ValueType>;
+
+/// Adds types and shapes of the initializers.
+void add_initializers(const onnx::Model& model, ValueTypes& types);
+
+/// Element type of a value: from its initializer, else as inferred; undefined when not known.
+onnx::DataType type_of(const onnx::Model& model, const ValueTypes& types, const std::string& value);
+
+/// Dimensions of a value whose shape is static, nullopt when it is not or is not known.
+std::optional<std::vector<std::int64_t>> static_shape(const ValueTypes& types, const std::string& value);
+
+/// Bytes of a value whose shape is static, nullopt when it is not or is not known.
+std::optional<std::uint64_t> static_bytes(const ValueTypes& types, const std::string& value);
+
+/// Rank of a value, nullopt when not known.
+std::optional<std::size_t> rank_of(const ValueTypes& types, const std::string& value);
+
+// The graphs inside If, Loop and Scan nodes.
+
+/// Whether the attribute holds one or more graphs.
+bool is_body(const onnx::Attribute& attribute) noexcept;
+bool has_body(const onnx::Node& node) noexcept;
+
+/// The graphs that the node's attributes hold, parsed; empty for most nodes. Throws bad_input for a damaged one.
+std::vector<onnx::Graph> read_bodies(const onnx::Model& model, const onnx::Node& node);
+
+/// For each position before a node, and behind the last: whether a cut there would part the nodes of an unfolded body
+/// (onnx/bodies.h) from each other or from the node that holds it.
+std::vector<bool> cuts_inside_bodies(const onnx::Model& model);
+
+/// States the ranks of what the unfolded bodies of Scan nodes give, where the model does not: the runtime wants to know
+/// them, and does not find them behind an observer. Returns bodies (as in Node::body()) with a rank that `types` lack.
+std::vector<int> state_scan_ranks(onnx::Model& model, const ValueTypes& types);
 
 }  // namespace detent::graph

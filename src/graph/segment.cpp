@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
-#include "base/fingerprint.h"
-#include "graph/bodies.h"
-#include "onnx/integer_types.h"
+#include "base/numbers.h"
+#include "graph/index.h"
+#include "onnx/model.h"
 #include "onnx/write.h"
 
 namespace detent::graph {

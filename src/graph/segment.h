@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "graph/index.h"
-#include "graph/values.h"
 #include "onnx/model.h"
 
 namespace detent::graph {

@@ -3,10 +3,9 @@
 #include <array>
 #include <cstddef>
 
-#include "graph/operator_table.h"
 #include "onnx/bodies.h"
 #include "onnx/functions.h"
-#include "onnx/quark.h"
+#include "onnx/model.h"
 
 namespace detent::graph {
 namespace {

@@ -1,10 +1,14 @@
 // What each operator type is and does: the one table that all passes ask.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "onnx/model.h"
 
@@ -102,5 +106,31 @@ inline constexpr std::size_t kWeightInput = 1;
 /// The axis of that input, which has `rank` of them, along which the channels of the output lie; nullopt where there is
 /// none: of other operators, of a vector that a matrix is multiplied with, and of matrices in batches.
 std::optional<std::size_t> channel_axis(const onnx::Node& node, std::size_t rank);
+
+// Rows of facts about operators, found by the operator of a node.
+
+/// Row has the members `domain` and `type`. Made when the program is compiled: it takes no memory when it is first
+/// used.
+template <class Row, std::size_t kCount>
+class OperatorTable {
+ public:
+  constexpr explicit OperatorTable(const std::array<Row, kCount>& rows) : rows_(rows) {
+    std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return key_of(a) < key_of(b); });
+  }
+
+  /// Null when the table has no such operator.
+  const Row* find(const onnx::Node& node) const noexcept {
+    const Key key{node.op_type(), node.domain()};
+    const auto found = std::lower_bound(rows_.begin(), rows_.end(), key,
+                                        [](const Row& row, const Key& wanted) { return key_of(row) < wanted; });
+    return found == rows_.end() || key_of(*found) != key ? nullptr : &*found;
+  }
+
+ private:
+  using Key = std::pair<std::string_view, std::string_view>;
+  static constexpr Key key_of(const Row& row) { return {row.type, row.domain}; }
+
+  std::array<Row, kCount> rows_;
+};
 
 }  // namespace detent::graph

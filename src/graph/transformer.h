@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "detent/transformer.h"
+#include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
-#include "graph/values.h"
 #include "onnx/model.h"
 
 namespace detent::graph {

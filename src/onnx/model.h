@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "onnx/tensor.h"
-#include "onnx/types.h"
 #include "onnx/wire.h"
 
 namespace detent::onnx {
@@ -175,7 +174,7 @@ struct Model {
 /// Maps and parses a model; tensor data stay in their files. Only the initializers of the main graph may be external
 /// afterwards: other tensors with external data are read and stand in the model. Throws bad_input naming the file and
 /// the place for anything that is not a sound ONNX model of IR version 3 or later, and for names that check_scope()
-/// (onnx/scope.h) or check_functions() (onnx/functions.h) refuses.
+/// (onnx/functions.h) or check_functions() (onnx/functions.h) refuses.
 Model read_model(const std::filesystem::path& path);
 
 /// Parses a GraphProto on its own, as for the body of an If, Loop or Scan.
@@ -184,5 +183,27 @@ Graph read_graph(const Wire& raw, const std::shared_ptr<const MappedFile>& file,
 
 /// Reads the tensor of an attribute (as of Constant's `value`).
 Tensor read_attribute_tensor(const Model& model, const Node& node, const Attribute& attribute);
+
+// Which element types hold integers.
+
+/// Integers of 8 bits or more, or bool.
+inline bool holds_integers(DataType type) {
+  switch (type) {
+    case DataType::boolean:
+    case DataType::int8:
+    case DataType::uint8:
+    case DataType::int16:
+    case DataType::uint16:
+    case DataType::int32:
+    case DataType::uint32:
+    case DataType::int64:
+    case DataType::uint64: return true;
+    default: return false;
+  }
+}
+
+// The operators of AMD Quark's library that models with block floats have.
+
+inline constexpr const char* kQuarkDomain = "com.amd.quark";
 
 }  // namespace detent::onnx

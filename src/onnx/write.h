@@ -5,8 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 
+#include "base/file.h"
+#include "base/numbers.h"
 #include "onnx/model.h"
 
 namespace detent::onnx {
@@ -27,7 +31,7 @@ struct WriteOptions {
   /// nullopt: everything inline as long as the file stays below protobuf's 2 GiB, else all tensors of 1 KiB and more go
   /// beside it.
   std::optional<std::uint64_t> external_threshold;
-  /// The data file's name is the model's and this; empty: a name of its own for these data (onnx/own_data.h). With a
+  /// The data file's name is the model's and this; empty: a name of its own for these data (onnx/write.h). With a
   /// given name an old data file is replaced before the model is: only for folders that are put in place as a whole.
   std::string data_suffix = {};
   /// Called with the whole model under a temporary name, its data in place, before it takes its own name. What it
@@ -60,5 +64,18 @@ ValueInfo renamed(const ValueInfo& info, const std::string& name);
 
 /// A ValueInfoProto of a tensor.
 ValueInfo make_value_info(std::string name, DataType type, std::optional<std::vector<Dim>> shape);
+
+// Names of the data files that detent puts beside a model, `MODEL.<16 hex digits>.data`: the digits are a fingerprint
+// of what is in the file. A new model and an old one never share a data file with different contents, so the old model
+// works until the new one stands in its place.
+
+std::string own_data_name(const std::filesystem::path& model, const Fingerprint& contents);
+
+/// Whether own_data_name() may have given `name` to a data file of this model.
+bool is_own_data_name(const std::filesystem::path& model, std::string_view name);
+
+/// The data files beside the model at `path` that it refers to and that own_data_name() named; none where the path
+/// leads to no model. Opens no data file.
+std::set<std::filesystem::path> own_data_files(const std::filesystem::path& path);
 
 }  // namespace detent::onnx

@@ -1,8 +1,7 @@
 // Calibration alone: from a model and samples to a statistics file.
-#include "detent/calibrate.h"
-
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,23 +10,20 @@
 #include "base/parallel.h"
 #include "base/paths.h"
 #include "calibration/statistics_file.h"
-#include "config/identity.h"
 #include "config/validate.h"
 #include "data/sample.h"
+#include "detent/calibrate.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
 #include "quantization/placement/placement.h"
-#include "run/calibration_device.h"
-#include "run/deadline.h"
-#include "run/files/model_fingerprint.h"
+#include "run/collect.h"
+#include "run/context.h"
 #include "run/files/model_folder.h"
 #include "run/files/outputs.h"
 #include "run/files/run_directory.h"
-#include "run/merged_statistics.h"
-#include "run/model/automatic_target.h"
-#include "run/model/float_types_16_bit.h"
+#include "run/model/finish.h"
 #include "run/model/prepare.h"
-#include "run/records/run_profiler.h"
+#include "run/model/target_runtime.h"
 #include "run/records/run_report.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
@@ -198,6 +194,39 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);
   return run::within_time(options, [](const CalibrateOptions& limited) { return Calibration(limited).run(); });
+}
+
+// Several statistics files into one.
+
+CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& inputs,
+                                 const std::filesystem::path& output) {
+  run::check_place(output);
+  if (inputs.empty()) throw usage_error("there is nothing to merge", "name statistics files after --merge");
+  const auto is_output = [&](const auto& input) {
+    std::error_code ignored;
+    return std::filesystem::equivalent(input, output, ignored);
+  };
+  if (std::any_of(inputs.begin(), inputs.end(), is_output)) {
+    throw usage_error(fmt::format("output '{}' would overwrite one of the files to merge", output.string()),
+                      "choose another --output");
+  }
+  auto all = calibration::read_statistics(inputs.front());
+  std::vector<Fingerprint> seen{all.data};
+  for (std::size_t i = 1; i < inputs.size(); ++i) {
+    const auto more = calibration::read_statistics(inputs[i]);
+    const std::string where = fmt::format("statistics '{}'", inputs[i].string());
+    calibration::check_mergeable(all, more, where);
+    if (std::find(seen.begin(), seen.end(), more.data) != seen.end())
+      throw bad_input(where + " was made from the same samples as another of the files", "give each file once");
+    seen.push_back(more.data);
+    all.merge(more);
+  }
+  calibration::write_statistics(all, output);
+  CalibrateResult result;
+  result.samples = all.samples;
+  result.tensors = all.tensors.size();
+  result.output_bytes = paths::size_of(output);
+  return result;
 }
 
 }  // namespace detent

@@ -11,30 +11,27 @@
 #include <thread>
 #include <unordered_map>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/heap.h"
 #include "base/paths.h"
+#include "base/process.h"
+#include "base/text.h"
 #include "config/validate.h"
-#include "data/floats.h"
 #include "data/sample.h"
 #include "exec/emit.h"
 #include "exec/guarded_session.h"
 #include "exec/session.h"
 #include "graph/index.h"
-#include "graph/masks.h"
+#include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
-#include "quantization/emit/read_values.h"
-#include "run/calibration_device.h"
-#include "run/comparison/float_runs.h"
-#include "run/comparison/next_tokens.h"
+#include "quantization/emit/qdq.h"
+#include "run/collect.h"
+#include "run/comparison/deployed_fidelity.h"
+#include "run/comparison/outcome.h"
 #include "run/comparison/pairing.h"
-#include "run/comparison/rounded_floats.h"
-#include "run/comparison/shared_decisions.h"
-#include "run/deadline.h"
+#include "run/context.h"
 #include "run/files/model_folder.h"
-#include "run/model/kv_cache.h"
+#include "run/model/finish.h"
 #include "run/model/prepare.h"
 #include "run/samples/samples.h"
 #include "shim/cuda_driver.h"
@@ -303,6 +300,7 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
   std::vector<Fidelity> layers;
   std::unordered_map<std::string, run::MeasuredValue> judged;
   for (std::size_t i = 0; i < common.in_float.size(); ++i) {
+    if (run.sums()[i].paired == 0) continue;  // samples that hold no values
     layers.push_back(fidelity(common.in_float[i], common.made_by[i], run.sums()[i]));
     judged[common.in_float[i]] = {&run.traits()[i], layers.back().sqnr_db};
   }
@@ -337,8 +335,8 @@ void note(Comparison& comparison, const std::vector<std::string>& lines) {
 }
 
 // Samples that there will be, as far as that is known.
-std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options) {
-  const std::uint64_t count = source.sample_count();
+std::uint64_t most_of(const data::SampleSource& source, const CompareOptions& options, std::uint64_t done) {
+  const std::uint64_t count = std::max<std::uint64_t>(source.sample_count(), done);  // 0: of a stream it is not known
   return options.max_samples == 0 ? count : std::min<std::uint64_t>(count, options.max_samples);
 }
 
@@ -384,7 +382,8 @@ Comparison compare_within_time(const CompareOptions& options) {
     auto outputs = layers.run(sample);
     ++comparison.samples;
     comparison.sample_names.push_back(sample.origin);
-    if (options.progress) options.progress("compare", comparison.samples, most_of(*source, options));
+    if (options.progress)
+      options.progress("compare", comparison.samples, most_of(*source, options, comparison.samples));
     return outputs;
   };
   run::FloatRuns in_float({run_layers, [&] { layers.close(); }}, *source, std::numeric_limits<std::size_t>::max());

@@ -1,6 +1,7 @@
 // What the written model does beside the float one, where both run as deployed.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "detent/compare.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
+#include "onnx/model.h"
 #include "profile/profiler.h"
 #include "run/comparison/deployed_fidelity.h"
 
@@ -69,5 +71,18 @@ std::string reason_against_running_cache(const QuantizeOptions& options, const s
 /// Writes a model there, lets it and the float model run over the samples, and removes it.
 run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,
                                   const exec::Runtime& runtime, data::SampleSource& samples);
+
+// Layers of a written model that the runtime computes otherwise than their integers say.
+
+struct ComputedOtherwise {
+  std::vector<std::string> nodes;  // by Node::id(), worst first
+  std::string words;               // for a note: "the runtime computes 'conv1' otherwise than its integers say"
+};
+
+/// Of QuantizeOptions::output, on its first samples: those that `prepared` has under the same name. None where the
+/// samples can be read only once, and where both models side by side, of which one takes `activations` at its peak, do
+/// not keep to the memory budget. Throws what verify() throws.
+ComputedOtherwise computed_otherwise(const QuantizeOptions& options, const onnx::Model& prepared,
+                                     std::uint64_t activations);
 
 }  // namespace detent::pipeline

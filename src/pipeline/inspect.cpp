@@ -7,24 +7,23 @@
 #include <set>
 #include <unordered_map>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "exec/deployed_graph.h"
+#include "base/text.h"
 #include "exec/session.h"
+#include "exec/timing.h"
+#include "graph/execution.h"
 #include "graph/index.h"
-#include "graph/liveness.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "graph/transformer.h"
-#include "graph/work.h"
 #include "onnx/bodies.h"
 #include "onnx/model.h"
-#include "planning/limits.h"
+#include "planning/memory.h"
 #include "quantization/weight_operators.h"
-#include "run/deadline.h"
+#include "run/context.h"
 #include "run/files/model_folder.h"
-#include "solve/sweep/cost.h"
+#include "solve/sweep/finetune.h"
 
 namespace detent {
 namespace {
@@ -84,6 +83,18 @@ void add_parameters(const onnx::Model& model, const onnx::Node& node, const grap
   }
 }
 
+// The runtime tells an unknown rank as that of a scalar. Of axes whose length is not known either may come.
+bool may_have_unknown_rank(const onnx::Node& node, const graph::Index& index, const graph::ValueTypes& types) {
+  const auto is_scalar = [&](const auto& name) {
+    const auto found = types.find(name);
+    return found != types.end() && found->second.shape && found->second.shape->empty();
+  };
+  const auto is_open = [&](const auto& name) {
+    return !name.empty() && index.initializer(name) == graph::kNone && !graph::static_bytes(types, name);
+  };
+  return is_scalar(node.outputs().front()) && std::any_of(node.inputs().begin(), node.inputs().end(), is_open);
+}
+
 LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index,
                            const graph::ValueTypes& types) {
   LayerReport layer;
@@ -104,7 +115,9 @@ LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, con
   }
   if (!node.outputs().empty()) {
     const auto found = types.find(node.outputs().front());
-    if (found != types.end()) layer.output_shape = shape_text(found->second.shape);
+    const bool is_known = !may_have_unknown_rank(node, index, types);
+    if (!is_known) layer.activation_bytes.reset();
+    if (found != types.end()) layer.output_shape = is_known ? shape_text(found->second.shape) : "?";
   }
   return layer;
 }

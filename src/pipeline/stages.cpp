@@ -1,17 +1,24 @@
 #include "pipeline/stages.h"
 
-#include <optional>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "config/derived.h"
-#include "pipeline/stages/block_floats.h"
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "config/presets.h"
 #include "pipeline/stages/blocks.h"
-#include "pipeline/stages/cache.h"
-#include "pipeline/stages/deploy.h"
-#include "pipeline/stages/dynamic.h"
 #include "pipeline/stages/floats.h"
+#include "pipeline/stages/formats.h"
 #include "pipeline/stages/integers.h"
-#include "pipeline/stages/mixed.h"
-#include "pipeline/stages/open.h"
+#include "pipeline/stages/open_and_deploy.h"
+#include "run/comparison/proof.h"
+#include "shim/shared_work.h"
 
 namespace detent::pipeline {
 namespace {
@@ -140,12 +147,62 @@ void run_until(Run& run, void (*end)(Run&)) {
   }
 }
 
-QuantizeResult run_stages(const QuantizeOptions& options, const SharedByRuns& shared) {
+namespace {
+
+QuantizeResult run_as_given(const QuantizeOptions& options, const SharedByRuns& shared) {
   run::RunProfiler profiler(options.profiler, options.profile);  // first: what a recipe reads counts
   const auto recipe = recipe_of(options);
   Run run(recipe, shared, profiler);
   run_until(run);
   return finish(run);
+}
+
+std::string words_of(const std::unordered_set<std::string>& in_float32) {
+  constexpr std::size_t kNamed = 4;
+  std::vector<std::string> names(in_float32.begin(), in_float32.end());
+  std::sort(names.begin(), names.end());
+  const bool more = names.size() > kNamed;
+  if (more) names.resize(kNamed);
+  return fmt::format(
+      "16 bits do not hold what some nodes read or compute on made-up inputs, so they stay in float32: {}{}",
+      fmt::join(names, ", "), more ? ", …" : "");
+}
+
+// Without samples the proof finds what 16 bits do not do for, value after value.
+QuantizeResult run_in_float32_where_needed(const QuantizeOptions& options, const SharedByRuns& shared) {
+  constexpr int kMostRuns = 8;
+  auto known = shared;
+  for (int runs = 1;; ++runs) {
+    try {
+      auto result = run_as_given(options, known);
+      if (!known.in_float32.empty()) result.notes.push_back(words_of(known.in_float32));
+      return result;
+    } catch (const run::BeyondFloat16& lost) {
+      const auto before = known.in_float32.size();
+      known.in_float32.insert(lost.nodes.begin(), lost.nodes.end());
+      if (known.in_float32.size() == before || runs == kMostRuns || shim::size_of(options.resources.ranks) > 1) throw;
+    }
+  }
+}
+
+}  // namespace
+
+QuantizeResult run_stages(const QuantizeOptions& options, const SharedByRuns& shared) {
+  try {
+    return run_in_float32_where_needed(options, shared);
+  } catch (const run::LostInRuntime& lost) {
+    auto other = options;
+    other.weights_only.form = WeightForm::matmul_nbits;
+    if (options.samples != nullptr) options.samples->rewind();
+    try {
+      auto result = run_in_float32_where_needed(other, shared);
+      result.notes.push_back(fmt::format("{}: so weights are stored for MatMulNBits instead", lost.what()));
+      return result;
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device) throw;
+      throw device_error(lost.what(), fmt::format("as MatMulNBits: {}", e.what()));
+    }
+  }
 }
 
 }  // namespace detent::pipeline

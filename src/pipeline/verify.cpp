@@ -1,34 +1,75 @@
-#include "detent/verify.h"
-
+// Who runs a quantized model where it is deployed: ONNX Runtime with one of its execution providers, or what the caller
+// brings along.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "checking/diagnosis.h"
-#include "checking/differences.h"
-#include "checking/groups.h"
 #include "checking/reference.h"
 #include "config/targets.h"
 #include "config/validate.h"
-#include "data/floats.h"
+#include "data/sample.h"
+#include "detent/verify.h"
 #include "exec/emit.h"
 #include "exec/guarded_session.h"
+#include "exec/session.h"
+#include "exec/timing.h"
 #include "graph/decisions.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/segment.h"
 #include "graph/traits.h"
-#include "pipeline/consumers.h"
+#include "onnx/write.h"
+#include "run/comparison/latency.h"
+#include "run/comparison/outcome.h"
 #include "run/comparison/pairing.h"
-#include "run/comparison/shared_decisions.h"
-#include "run/deadline.h"
+#include "run/context.h"
 #include "run/files/model_folder.h"
-#include "run/model/automatic_target.h"
-#include "run/model/kv_cache.h"
+#include "run/model/finish.h"
+#include "run/model/target_runtime.h"
 #include "run/samples/samples.h"
+
+namespace detent::pipeline {
+
+class LoadedModel {
+ public:
+  virtual ~LoadedModel() = default;
+  virtual std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where) = 0;
+};
+
+class Deployment {
+ public:
+  virtual ~Deployment() = default;
+  virtual std::string name() const = 0;
+  virtual std::unique_ptr<LoadedModel> load(const std::filesystem::path& model) = 0;
+  virtual std::unique_ptr<LoadedModel> load(const onnx::Model& model) = 0;
+  /// A model whose runs hand what is tapped to a receiver, which may change it; null where the consumer cannot.
+  virtual std::unique_ptr<LoadedModel> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
+                                                   data::TapReceiver& receiver) = 0;
+  /// A model's file, and samples of the types that it reads.
+  struct Timed {
+    std::filesystem::path file;
+    std::span<const std::vector<data::Array>> samples;
+  };
+  /// Of both models in turns, for about so many seconds.
+  virtual std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) = 0;
+};
+
+/// As the options say. Throws device where the runtime does not have what they ask for.
+std::unique_ptr<Deployment> deployment_of(const VerifyOptions& options, const exec::Runtime& runtime);
+
+}  // namespace detent::pipeline
 
 namespace detent {
 namespace {
@@ -350,6 +391,8 @@ class Verifying {
       if (any && reference.has_ratio() && deployed_sums.has_ratio())
         result_.outputs.push_back(
             {fidelity(output_names_[o], reference), fidelity(output_names_[o], deployed_sums), both.sqnr_db()});
+      else if (any)
+        result_.notes.push_back(fmt::format("output '{}' has no values to compare, or 0 alone", output_names_[o]));
     }
   }
 
@@ -383,3 +426,166 @@ Verification verify_within_time(const VerifyOptions& options) {
 Verification verify(const VerifyOptions& options) { return run::within_time(options, verify_within_time); }
 
 }  // namespace detent
+
+namespace detent::pipeline {
+namespace {
+
+constexpr const char* kCpu = "CPUExecutionProvider";
+
+class InRuntime final : public LoadedModel {
+ public:
+  explicit InRuntime(exec::Session session, data::TapReceiver* receiver = nullptr)
+      : session_(std::move(session)), receiver_(receiver) {}
+  std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where) override {
+    return session_.run(inputs, where, receiver_);
+  }
+
+ private:
+  exec::Session session_;
+  data::TapReceiver* receiver_;
+};
+
+class OnnxRuntime final : public Deployment {
+ public:
+  OnnxRuntime(const VerifyOptions& options, const exec::Runtime& runtime, std::string provider)
+      : runtime_(runtime),
+        provider_(std::move(provider)),
+        options_{exec::SessionMode::deployed, options.threads, options.stop},
+        load_seconds_(run::seconds_to_load(options.limits.time_limit)) {
+    if (provider_ != kCpu) options_.provider = provider_;
+  }
+
+  std::string name() const override { return fmt::format("ONNX Runtime {}, {}", runtime_.version(), provider_); }
+  std::unique_ptr<LoadedModel> load(const std::filesystem::path& model) override {
+    exec::check_survives(runtime_, model,
+                         {.threads = options_.threads, .load_seconds = load_seconds_, .stop = options_.stop});
+    return std::make_unique<InRuntime>(exec::Session::of_file(runtime_, model, options_));
+  }
+  std::unique_ptr<LoadedModel> load(const onnx::Model& model) override {
+    const auto where = fmt::format("model '{}', a part of it", model.path.string());
+    return std::make_unique<InRuntime>(exec::Session(runtime_, exec::emit(model), where, options_));
+  }
+  std::unique_ptr<LoadedModel> load_tapped(const onnx::Model& model, const std::vector<std::string>& taps,
+                                           data::TapReceiver& receiver) override {
+    auto options = options_;
+    options.edits = true;
+    const auto where = fmt::format("model '{}'", model.path.string());
+    return std::make_unique<InRuntime>(exec::Session(runtime_, exec::emit(model, {taps, {}, {}}), where, options),
+                                       &receiver);
+  }
+  std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
+    auto options = options_;
+    options.is_timed = true;
+    const auto opener = [&](const Timed& model) {
+      return [&, file = model.file] { return exec::Session::of_file(runtime_, file, options); };
+    };
+    const std::array<exec::Timed, 2> models{{{opener(both[0]), "the float model", both[0].samples},
+                                             {opener(both[1]), "the quantized model", both[1].samples}}};
+    return run::latencies(exec::time_interleaved(models, {.seconds = seconds}));
+  }
+
+ private:
+  const exec::Runtime& runtime_;
+  std::string provider_;
+  exec::SessionOptions options_;
+  double load_seconds_;
+};
+
+ElementType public_type(onnx::DataType type) { return static_cast<ElementType>(type); }
+
+class Brought final : public LoadedModel {
+ public:
+  Brought(Consumer::Run run, std::vector<data::InputSpec> inputs) : run_(std::move(run)), inputs_(std::move(inputs)) {}
+  std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string&) override {
+    std::vector<NamedArray> given;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      given.push_back(
+          {inputs_[i].name, public_type(inputs[i].type), inputs[i].shape, inputs[i].bytes, inputs[i].owner});
+    std::vector<data::Array> made;
+    for (auto& array : run_(given))
+      made.push_back({static_cast<onnx::DataType>(array.type), array.shape, array.bytes, array.owner});
+    return made;
+  }
+
+ private:
+  Consumer::Run run_;
+  std::vector<data::InputSpec> inputs_;
+};
+
+class OfCaller final : public Deployment {
+ public:
+  explicit OfCaller(Consumer& consumer) : consumer_(consumer) {}
+
+  std::string name() const override { return consumer_.name(); }
+  std::unique_ptr<LoadedModel> load(const std::filesystem::path& model) override {
+    return loaded(model, onnx::read_model(model));
+  }
+  std::unique_ptr<LoadedModel> load(const onnx::Model& model) override {
+    const auto file = folder_.path() / "part.onnx";
+    onnx::write_model(model, file);
+    return loaded(file, model);
+  }
+  std::unique_ptr<LoadedModel> load_tapped(const onnx::Model&, const std::vector<std::string>&,
+                                           data::TapReceiver&) override {
+    return nullptr;
+  }
+  std::vector<Latency> time(const std::array<Timed, 2>& both, double seconds) override {
+    using Clock = std::chrono::steady_clock;
+    const std::array<std::unique_ptr<LoadedModel>, 2> models{load(both[0].file), load(both[1].file)};
+    std::vector<run::Turns> turns(models.size());
+    for (std::size_t m = 0; m < models.size(); ++m) models[m]->run(both[m].samples.front(), "");  // warms it up
+    const auto start = Clock::now();
+    for (std::size_t turn = 0; turn < 3 || Clock::now() - start < std::chrono::duration<double>(seconds); ++turn) {
+      for (std::size_t m = 0; m < models.size(); ++m) {
+        const auto begin = Clock::now();
+        models[m]->run(both[m].samples[turn % both[m].samples.size()], "");
+        const double wall = std::chrono::duration<double>(Clock::now() - begin).count();
+        turns[m].push_back({exec::RunTime{wall, 0, wall}});
+      }
+    }
+    return run::latencies(turns);
+  }
+
+ private:
+  std::unique_ptr<LoadedModel> loaded(const std::filesystem::path& file, const onnx::Model& model) {
+    auto run = consumer_.load(file);
+    if (!run) throw bad_input(fmt::format("{} does not take the model", name()));
+    return std::make_unique<Brought>(std::move(run), run::input_specs(model));
+  }
+
+  Consumer& consumer_;
+  TempDir folder_;
+};
+
+// The provider that runs what a target is.
+std::string provider_of(const VerifyOptions& options) {
+  if (!options.provider.empty()) return options.provider;
+  const auto& target = config::target(options.target);
+  if (target.is_ort_cpu) return kCpu;
+  const auto stem = [](std::string_view name) { return name.substr(0, name.find(':')); };
+  const auto available = exec::available_providers(options.runtime);
+  for (const auto& [provider, name] : run::targets_of_providers()) {
+    if (stem(name) != stem(target.name)) continue;
+    const auto& names = available.names;
+    if (std::find(names.begin(), names.end(), provider) != names.end()) return std::string(provider);
+  }
+  const std::string_view package = target.name == "openvino"    ? "openvino"
+                                   : stem(target.name) == "qnn" ? "onnxruntime-qnn"
+                                                                : "";
+  throw device_error(
+      fmt::format("nothing here runs models as {} does: {} has {}", target.name, available.runtime,
+                  fmt::join(available.names, ", ")),
+      fmt::format("give --runtime of an ONNX Runtime that has its provider{}; --target ort-cpu runs the model here",
+                  package.empty()
+                      ? ""
+                      : fmt::format(", or call detent.verify() in Python where the package {} is installed", package)));
+}
+
+}  // namespace
+
+std::unique_ptr<Deployment> deployment_of(const VerifyOptions& options, const exec::Runtime& runtime) {
+  if (options.consumer != nullptr) return std::make_unique<OfCaller>(*options.consumer);
+  return std::make_unique<OnnxRuntime>(options, runtime, provider_of(options));
+}
+
+}  // namespace detent::pipeline

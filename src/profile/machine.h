@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <limits>
 
+#include "detent/device.h"
+
 namespace detent::profile {
 
 /// 0: could not be measured.
@@ -26,5 +28,34 @@ struct MachinePeaks {
 /// `room`: bytes of memory that may be taken; with less than a quarter of 64 MiB memory is not rated.
 MachinePeaks measure_machine(int threads, const std::filesystem::path& directory,
                              std::uint64_t room = std::numeric_limits<std::uint64_t>::max()) noexcept;
+
+// How fast the disk of a directory is.
+
+/// Bytes per second when as much is written as read, 4 MiB at a time, past the page cache where the file system allows
+/// it (O_DIRECT). Takes about 0.16 s, and 64 MiB at most, in a file without a name: nothing is left, even by a killed
+/// process. 0 when the directory cannot be written. Throws bad_alloc only.
+double disk_rate(const std::filesystem::path& directory);
+
+// What a GPU can do at best, measured on it: the yardstick of stages that ran there.
+
+/// 0: could not be measured.
+struct DevicePeaks {
+  double flops_per_second = 0;         // products of large matrices in a precision; a multiply-add counts as two
+  double memory_bytes_per_second = 0;  // a large copy within its memory: as much read as written
+  double bus_bytes_per_second = 0;     // a large copy from pinned memory of the host
+};
+
+/// Takes some tenths of a second and some hundred MiB of the device's memory, and shows in its meters: call it when the
+/// run's own figures have been taken. Never throws: what cannot be measured is 0.
+DevicePeaks measure_cuda(int device, DevicePrecision precision) noexcept;
+
+/// What the plugin offers this room, by its entry symbol.
+struct PeaksCalls {
+  DevicePeaks (*measure)(int device, DevicePrecision precision);
+};
+using PeaksEntry = const PeaksCalls*(int version);  // null: the plugin is of another version
+inline constexpr const char* kPeaksEntryName = "detent_cuda_peaks";
+/// Raised when anything above changes. Plugin and binary come from the same compiler.
+inline constexpr int kPeaksVersion = 1;
 
 }  // namespace detent::profile

@@ -14,11 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "profile/device_activity.h"
-#include "profile/gpu.h"
+#include "profile/gpu_memory.h"
 #include "profile/meters.h"
 #include "profile/report.h"
-#include "profile/timeline.h"
+#include "profile/trace.h"
 
 namespace detent::profile {
 

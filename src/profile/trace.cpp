@@ -15,10 +15,10 @@
 #include <string_view>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 
 namespace detent::profile {
 namespace {
@@ -187,6 +187,175 @@ void write_trace(const fs::path& path, const std::vector<StageTime>& stages, con
   AtomicFile file(path);
   file.write(as_byte_span(trace.text()));
   file.commit();
+}
+
+namespace {
+
+void merge(TimelinePoint& into, const TimelinePoint& later) {
+  into.time = later.time;
+  into.resident = std::max(into.resident, later.resident);
+  into.anonymous = std::max(into.anonymous, later.anonymous);
+  into.disk_read = later.disk_read;
+  into.disk_written = later.disk_written;
+  into.gpu_memory = std::max(into.gpu_memory, later.gpu_memory);
+  into.gpu_busy = std::max(into.gpu_busy, later.gpu_busy);
+  into.device_memory = std::max(into.device_memory, later.device_memory);
+  into.device_copied = later.device_copied;
+  into.device_storage = later.device_storage;
+}
+
+}  // namespace
+
+Timeline::Timeline(std::size_t capacity, double step) : capacity_(std::max<std::size_t>(capacity, 2)), step_(step) {}
+
+bool Timeline::same_step(double a, double b) const noexcept { return std::floor(a / step_) == std::floor(b / step_); }
+
+void Timeline::add(TimelinePoint reading) {
+  if (points_.empty()) {
+    points_.push_back(reading);
+    return;
+  }
+  TimelinePoint& last = points_.back();
+  reading.time = std::max(reading.time, last.time);
+  reading.disk_read = std::max(reading.disk_read, last.disk_read);
+  reading.disk_written = std::max(reading.disk_written, last.disk_written);
+  if (reading.time == last.time || same_step(last.time, reading.time)) {
+    merge(last, reading);
+    return;
+  }
+  if (points_.size() == capacity_) thin();
+  // The last point may have come to stand for this reading's step as well.
+  if (same_step(points_.back().time, reading.time)) {
+    merge(points_.back(), reading);
+  } else {
+    points_.push_back(reading);
+  }
+}
+
+void Timeline::thin() {
+  while (points_.size() >= capacity_) {
+    step_ *= 2;
+    std::size_t kept = 0;
+    for (std::size_t i = 1; i < points_.size(); ++i) {
+      if (same_step(points_[kept].time, points_[i].time)) {
+        merge(points_[kept], points_[i]);
+      } else {
+        points_[++kept] = points_[i];
+      }
+    }
+    points_.resize(kept + 1);
+  }
+}
+
+std::string_view lane_name(DeviceLane lane) noexcept {
+  switch (lane) {
+    case DeviceLane::gather: return "gather";
+    case DeviceLane::read: return "read";
+    case DeviceLane::copy: return "copy";
+    case DeviceLane::compute: return "compute";
+  }
+  return "unknown";
+}
+
+double DeviceActivity::seconds_at(Clock::time_point moment) const noexcept {
+  return std::chrono::duration<double>(moment - start_).count();
+}
+
+void DeviceActivity::begin_run() {
+  const std::lock_guard lock(mutex_);
+  totals_.clear();
+  for (auto& [number, use] : devices_) use.use = {.number = number, .name = "", .storage = ""};
+}
+
+void DeviceActivity::begin(std::string work, std::size_t most) {
+  const std::lock_guard lock(mutex_);
+  work_ = std::move(work);
+  // A part of what is left, so that there is something left for whatever comes.
+  constexpr std::size_t kShare = 32;
+  most_ = std::min(most, (kMostSpans - std::min(spans_.size(), kMostSpans)) / kShare);
+  kept_here_.clear();
+}
+
+void DeviceActivity::add(int device, DeviceLane lane, std::string_view what, double start, double seconds,
+                         DeviceAmount amount) {
+  const std::lock_guard lock(mutex_);
+  DeviceTotal& total = totals_[Kind(device, lane, what)];
+  ++total.count;
+  total.seconds += seconds;
+  total.amount.bytes += amount.bytes;
+  total.amount.flops += amount.flops;
+  if (lane == DeviceLane::copy) counters_.bus_bytes += amount.bytes;
+  if (lane == DeviceLane::read) counters_.storage_bytes += amount.bytes;
+  std::size_t& kept = kept_here_[{device, lane}];
+  if (kept >= most_ || spans_.size() >= kMostSpans) return;
+  ++kept;
+  spans_.push_back({work_.empty() ? std::string(what) : fmt::format("{}: {}", what, work_), start, seconds,
+                    fmt::format("cuda:{} {}", device, lane_name(lane))});
+}
+
+DeviceActivity::Use& DeviceActivity::use_of(int number) {
+  Use& use = devices_[number];
+  use.use.number = number;
+  return use;
+}
+
+// A device may be opened once for calibration and once for fine-tuning.
+void DeviceActivity::add_device(int number, std::string name, std::uint64_t memory_budget) {
+  const std::lock_guard lock(mutex_);
+  Use& use = use_of(number);
+  use.use.name = std::move(name);
+  use.use.memory_budget = std::max(use.use.memory_budget, memory_budget);
+}
+
+void DeviceActivity::add_memory_estimate(int number, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  DeviceUse& use = use_of(number).use;
+  use.memory_foretold = std::max(use.memory_foretold, bytes);
+}
+
+void DeviceActivity::set_memory(int number, std::uint64_t used) {
+  const std::lock_guard lock(mutex_);
+  Use& use = use_of(number);
+  counters_.memory += used - use.memory;
+  counters_.memory_peak = std::max(counters_.memory_peak, counters_.memory);
+  use.memory = used;
+  use.use.memory_peak = std::max(use.use.memory_peak, used);
+}
+
+void DeviceActivity::set_storage(int number, std::string how) {
+  const std::lock_guard lock(mutex_);
+  use_of(number).use.storage = std::move(how);
+}
+
+DeviceActivity::Counters DeviceActivity::counters() {
+  const std::lock_guard lock(mutex_);
+  const Counters now = counters_;
+  counters_.memory_peak = counters_.memory;
+  return now;
+}
+
+std::vector<TraceSpan> DeviceActivity::spans() const {
+  const std::lock_guard lock(mutex_);
+  return spans_;
+}
+
+std::vector<DeviceTotal> DeviceActivity::totals() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<DeviceTotal> totals;
+  for (const auto& [kind, total] : totals_) {
+    totals.push_back(total);
+    std::tie(totals.back().device, totals.back().lane, totals.back().what) = kind;
+  }
+  return totals;
+}
+
+std::vector<DeviceUse> DeviceActivity::devices() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<DeviceUse> uses;  // those that this run has opened
+  for (const auto& [number, use] : devices_) {
+    if (!use.use.name.empty()) uses.push_back(use.use);
+  }
+  return uses;
 }
 
 }  // namespace detent::profile

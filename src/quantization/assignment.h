@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "calibration/extremes.h"
+#include "calibration/methods.h"
 #include "calibration/statistics.h"
 #include "detent/config.h"
 #include "onnx/model.h"
+#include "onnx/tensor.h"
 #include "quantization/formats.h"
-#include "quantization/granularity.h"
 #include "quantization/placement/placement.h"
 #include "quantization/weights.h"
 
@@ -65,7 +65,7 @@ struct Assignment {
 /// `allow_nonfinite`, and where no product reads it, such constants are taken out of the placement and noted instead.
 ConstantScans scan_weights(const onnx::Model& model, Placement& placement, bool allow_nonfinite);
 
-/// Lets constants that hold masks go no lower than these ranges (placement/mask_ranges.h) do, in the model and where
+/// Lets constants that hold masks go no lower than these ranges (placement/value_kinds.h) do, in the model and where
 /// its constants were scanned. The integers of what they are added to end there: beside steps of -10000 the HTP makes a
 /// sum of scores as coarse.
 void narrow_masks(const calibration::Ranges& ranges, const Placement& placement, onnx::Model& model,
@@ -95,5 +95,34 @@ QuantType type_of(const Mark& mark, const QuantConfig& config);
 
 /// The format that a marked constant gets.
 WeightFormat constant_format(const Mark& mark, const QuantConfig& config);
+
+// Power-of-two scales of constants where the target has them as AMD Quark does.
+
+/// Of twice, once, half, a quarter and an eighth of its scale a constant with one scale gets that with the least
+/// squared error, of equal ones the largest; only where the target wants the nearest powers of two.
+void search_power_of_two(const onnx::Tensor& constant, const Mark& mark, const QuantConfig& config,
+                         ValueAssignment& assignment);
+
+// From statistics to the ranges of all activations that get quantized.
+
+struct RangeOptions {
+  MethodConfig method;
+  std::vector<TensorOverride> overrides;
+  std::size_t threads = 1;
+  /// What the readers of an activation make of it, where that is known.
+  std::map<std::string, calibration::Response> consumer_functions = {};
+  /// Ranges that follow from what reads the values, see value_kinds.h; the user's word comes before them.
+  calibration::Ranges known = {};
+};
+
+/// Ranges by value: what the user gave, what follows from the operator, or what the method finds. Values of which
+/// nothing was seen are left out. Throws usage for options that make no sense or overrides that match no activation,
+/// bad_input naming the tensor when the statistics lack it or what the method needs.
+ActivationRanges find_ranges(const Placement& placement, const calibration::Statistics& statistics,
+                             const QuantConfig& config, const RangeOptions& options);
+
+/// Whether any tensor's method asks for histograms, or for votes on power-of-two scales.
+bool needs_histograms(const RangeOptions& options);
+bool needs_votes(const QuantConfig& config, const RangeOptions& options);
 
 }  // namespace detent::quantization

@@ -1,12 +1,14 @@
 // Stored types and the numbers that go with them. Numerics follow ONNX Runtime 1.31's quant_utils.py.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "detent/config.h"
-#include "onnx/small_floats.h"
-#include "onnx/types.h"
+#include "onnx/packed_numbers.h"
+#include "onnx/wire.h"
 
 namespace detent::quantization {
 
@@ -62,5 +64,34 @@ double power_of_two_above(double scale) noexcept;
 /// to even. A scale below the smallest normal float becomes scale 1, zero point 0 or, with uniform_zero_point, the
 /// middle.
 ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept;
+
+// How finely a tensor's scales are cut.
+
+/// Which values of a tensor share one scale and zero point: all of them, those with one index along an axis, or those
+/// of one block of `block` neighbours along an axis (and of the same index along all others), as in ONNX's
+/// QuantizeLinear with and without `axis` and `block_size`.
+struct Granularity {
+  enum class Kind { tensor, axis, blocks };
+
+  Kind kind = Kind::tensor;
+  std::size_t axis = 0;    // of `axis` and `blocks`
+  std::int64_t block = 0;  // of `blocks`: values in a block, at least 1; the last block of an axis may be shorter
+
+  static constexpr Granularity tensor() noexcept { return {}; }
+  static constexpr Granularity along(std::size_t axis) noexcept { return {Kind::axis, axis, 0}; }
+  static constexpr Granularity blocks(std::size_t axis, std::int64_t block) noexcept {
+    return {Kind::blocks, axis, block};
+  }
+
+  constexpr bool is_tensor() const noexcept { return kind == Kind::tensor; }
+  friend constexpr bool operator==(const Granularity&, const Granularity&) = default;
+};
+
+/// Dimensions of the scales, and of the zero points, of a tensor of these dimensions, as ONNX has them: none for the
+/// whole tensor, the axis, or all dimensions with the axis counted in blocks. Slices are numbered in that order.
+std::vector<std::int64_t> scale_dims(const Granularity& granularity, const std::vector<std::int64_t>& dims);
+
+/// How many scales that is: one for each slice of the tensor.
+std::size_t slice_count(const Granularity& granularity, const std::vector<std::int64_t>& dims);
 
 }  // namespace detent::quantization

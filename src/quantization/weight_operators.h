@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "detent/config.h"
 #include "onnx/model.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::quantization {
 
@@ -43,5 +46,46 @@ const WeightOperator* weight_operator(const onnx::Node& node) noexcept;
 /// In the order of their names, for messages.
 std::vector<std::string> types_with_dynamic_weights();
 std::vector<std::string> types_with_block_weights();
+
+// Operators that are exchanged for others, which take over their attributes: whether these mean the same there.
+
+/// Why an operator of ONNX Runtime (QMoE, DynamicQuantizeLSTM, ConvInteger, QLinear…) would not compute with the node's
+/// attributes what the node does; empty if it would. An attribute that is not known of the operator speaks against it.
+std::string reason_against_exchange(const onnx::Node& node, std::string_view to);
+
+// Dynamic quantization: weights are integers, and activations become integers at each run, with scales from the values
+// of that run. Which nodes take part is decided from the graph.
+
+struct DynamicPlacement {
+  std::vector<std::size_t> nodes;  // MatMul, Gemm, Conv, LSTM and Gather nodes that read integers, ascending
+  Placement weights;               // marks of what they read, constants only
+  /// By Node::id(): convolutions and recurrent layers that compute in float, since they would be slower or have no form
+  /// on integers, with weights for store_weights() (emit/dynamic.h). None where the user names what is
+  /// quantized.
+  std::set<std::string> stored;
+  std::size_t in_float = 0;        // products and recurrent nodes that stay as they are
+  std::vector<std::string> notes;  // which, and why
+};
+
+/// Which inputs of such a node are weights: none of other nodes.
+std::vector<std::size_t> weight_inputs(const onnx::Node& node);
+
+/// Of the selected nodes, or where no types are named of all MatMul, Gemm, LSTM and Gather nodes, those that read
+/// float32 weights. They get a scale for each output or, without QuantConfig::per_channel, for each weight, LSTM for
+/// each direction; tables one for each row. Constants of `transposed` share scales with those that they are the
+/// transpose of. Throws usage for selections that match nothing or types that have no such form, and bad_input when
+/// nothing is left.
+DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
+                               const TransposedConstants& transposed = {});
+
+/// The nodes that place_dynamic() gives integers; there may be none.
+std::vector<std::size_t> dynamic_nodes(const onnx::Model& model, const QuantConfig& config);
+
+/// Whether QuantConfig::op_types names LSTM.
+bool names_recurrent(const QuantConfig& config);
+
+/// LSTM layers that can have integer weights where all other activations are static: those that the user named by their
+/// type, or those that are tried (config::tries_recurrent()).
+std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantConfig& config);
 
 }  // namespace detent::quantization

@@ -8,23 +8,63 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "data/sample.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
-#include "profile/device_activity.h"
+#include "graph/index.h"
 #include "profile/profiler.h"
-#include "remedies/draft.h"
-#include "remedies/fake_quantizer.h"
-#include "remedies/trial_runner.h"
-#include "run/calibration_device.h"
+#include "profile/trace.h"
+#include "quantization/assignment.h"
+#include "quantization/emit/barriers.h"
+#include "quantization/placement/placement.h"
+#include "remedies/fallback.h"
+#include "remedies/trial_model.h"
+#include "remedies/trials.h"
+#include "run/collect.h"
 #include "run/comparison/deployed_fidelity.h"
-#include "run/comparison/float_runs.h"
 #include "run/context.h"
-#include "run/samples/content_order.h"
+#include "run/model/prepare.h"
+#include "run/samples/sample_feed.h"
 
 namespace detent::remedies {
+
+// What remedies work on: a float model and what is to become of it.
+
+/// What each quantized value alone does to the results when it is rounded.
+struct Sensitivities {
+  std::vector<std::string> values;  // in the order of the placement that they were measured under
+  MarkErrors errors;
+  bool each_alone = true;   // false: in groups of neighbours, see Evaluator::measure()
+  std::size_t samples = 1;  // measured on so many
+};
+
+struct Draft {
+  run::Prepared prepared;
+  quantization::Proposals proposals;
+  quantization::Assignment assignment;  // of `proposals`
+  /// Nodes whose products fall back, by position; `assignment` has them so.
+  std::vector<std::size_t> fallbacks;
+  std::optional<Sensitivities> sensitivities;  // unset: not measured for this model yet
+  std::optional<quantization::Emitted> emitted;
+  bool is_cut = false;  // of these nodes only some become integers in the end: no weight makes up for another's error
+  std::vector<LayerTuning> layers;  // of fine-tuning, whose integers `emitted` has
+  AccuracyResult result;            // what was measured, and what remedies did
+  double before_db = 0;             // as AccuracyResult::sqnr_db, before any remedy
+  double worst_error = 0;           // at the points that decisions look at
+  std::vector<std::string> notes;
+  /// Products that make most of the error that is left, worst first: shares of that error.
+  std::vector<FallbackNode> worst_left;
+  std::string front_end_left;  // what front_end_left() said
+
+  /// Assigns anew, after proposals, placement or model have changed.
+  void assign(quantization::Placement placement, const QuantConfig& config) {
+    assignment = quantization::assign(prepared.model, std::move(placement), proposals, config);
+  }
+};
 
 /// What a run lends to its remedies.
 struct TrialEnv {
@@ -144,5 +184,57 @@ class Evaluator {
   std::optional<double> float_score_;
   run::KeptFloatRuns float_runs_{.limit = kKeptBytes};
 };
+
+// What the stages behind calibration take, told before the run: so that a plan names the peak of the whole run, and a
+// run under a budget leaves out at its start what would not keep to it.
+
+/// Resident bytes at the peak of each stage; 0: the stage is not there, or what it takes is not known.
+struct StageMemory {
+  std::uint64_t measuring = 0;  // what roundings do to the results
+  std::uint64_t tuning = 0;     // of weights
+  std::uint64_t proving = 0;    // the written file judged beside the float model, in processes of their own
+  std::uint64_t searching = 0;  // for layers of the written file that are computed otherwise than was measured
+  std::uint64_t timing = 0;     // the float model as it is deployed, which is the larger one
+};
+
+/// Measured, on the PP-OCR detector at 320 pixels: what the search for layers that are computed otherwise takes beside
+/// both models and their activations, which are values of two samples, and heap in pieces.
+inline constexpr std::uint64_t kSearchBeside = std::uint64_t{40} << 20;
+
+/// The samples that a run has: of the first, and how many.
+struct SampleSizes {
+  std::uint64_t bytes = 0;
+  std::uint64_t count = 1;
+};
+
+/// `types` must be of static shapes, as for the samples at hand. `budget`: in bytes, for all.
+StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes& types,
+                         const quantization::Placement& placement, const QuantizeOptions& options,
+                         const SampleSizes& samples, std::uint64_t budget);
+
+/// Throws resource where a budget is given, and what was asked for (fine-tuning, a target for accuracy) needs more.
+void refuse_over_budget(const QuantizeOptions& options, const StageMemory& needed);
+
+/// What trials take beside the model's own sweep: the weight that a trial rounds stands in memory beside itself, and
+/// its integers are kept.
+std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placement& placement);
+
+/// What a run does not do, with a note for each.
+struct LeftOut {
+  bool measuring = false;
+  bool tuning = false;
+  bool storing = false;  // of weights of products in float
+  bool timing = false;
+  std::vector<std::string> notes;
+};
+
+/// Of what was not asked for, what would take more than the memory budget. What was asked for stays, and is refused by
+/// the stage that finds no room. Without a budget nothing is left out.
+LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prepared,
+                       const quantization::Placement& placement, const exec::Runtime& runtime,
+                       data::SampleSource& source);
+
+/// What samples that wait for another pass may take, of so many bytes without a budget.
+std::uint64_t share_of_budget(const Resources& resources, std::uint64_t without);
 
 }  // namespace detent::remedies

@@ -1,27 +1,43 @@
 #include "remedies/remedies.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "config/targets.h"
+#include "graph/index.h"
+#include "graph/patterns.h"
 #include "quantization/formats.h"
-#include "remedies/front_end_left.h"
+#include "remedies/evaluator.h"
+#include "remedies/fallback.h"
 #include "remedies/weight_tuning.h"
-#include "remedies/workload.h"
+#include "run/model/finish.h"
 
 namespace detent::remedies {
+
+// What is left of the error of a front end that must be in integers.
+
+/// Names the nodes up to a logarithm, a division or a power whose integers, of 16 bits too, leave the results far from
+/// the float model's, and tells how near they would be without. Empty where float is a way out, or where another part
+/// of the model makes the error.
+std::string front_end_left(const Draft& draft, Evaluator& evaluator, const graph::Index& index,
+                           const Workload& workload);
+
 namespace {
 
 std::string_view word(QuantType type) { return onnx::name_of(quantization::data_type(type)); }
 
 // Of what is left of the error, so many products are named that make this share of it.
 constexpr std::size_t kMostNamed = 3;
-constexpr double kWorthNaming = 0.1;
+constexpr double kShareWorthNaming = 0.1;
 constexpr double kNearDb = 30;  // of results that nothing more is said about
 
 void measure(Draft& draft, Evaluator& evaluator) {
@@ -52,7 +68,7 @@ void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, c
     const auto placement = run::place_qdq_pairs(draft.prepared, evaluator.options().config,
                                                 {evaluator.options().accuracy.fallback, nodes});
     const double removed = removed_share(now, predicted_error(placement, errors), now, 0);
-    if (removed < kWorthNaming) continue;
+    if (removed < kShareWorthNaming) continue;
     draft.worst_left.push_back({draft.prepared.model.graph.nodes[product.node].label(), removed,
                                 macs_of(draft.prepared.model, index, product)});
   }
@@ -240,6 +256,41 @@ std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
   }
   if (!draft.front_end_left.empty()) text += "; " + draft.front_end_left;
   return text;
+}
+
+namespace {
+
+constexpr double kDecibelsWorthNaming = 10;  // decibels that the results would be nearer
+
+}  // namespace
+
+std::string front_end_left(const Draft& draft, Evaluator& evaluator, const graph::Index& index,
+                           const Workload& workload) {
+  const auto& options = evaluator.options();
+  const bool all = config::target(options.config).all_operators;
+  if (draft.result.sqnr_db >= kNearDb || (!all && options.accuracy.fallback == AccuracyFallback::float32)) return {};
+  const auto& model = draft.prepared.model;
+  const auto front = graph::front_end(model, index);
+  std::vector<std::size_t> nodes;
+  std::vector<std::string> names;
+  for (const auto& candidate : workload.products) {
+    if (!front.contains(candidate.node)) continue;
+    nodes.push_back(candidate.node);
+    names.push_back(model.graph.nodes[candidate.node].id());
+  }
+  if (nodes.empty()) return {};
+  const auto without = run::place_qdq_pairs(draft.prepared, options.config, {AccuracyFallback::float32, nodes});
+  const auto roundings = roundings_of(draft.assignment.values);
+  Trial trial;
+  for (const auto& [value, rounding] : roundings) {
+    if (without.find(value) != nullptr) trial[value] = &rounding;
+  }
+  const double db = worst_sqnr_db(evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, trial));
+  if (db < draft.result.sqnr_db + kDecibelsWorthNaming) return {};
+  return fmt::format(
+      "{} makes large what integers lose of small values: --exclude-nodes {} leaves what leads to it to the "
+      "CPU, in float, for about {:.0f} dB",
+      model.graph.nodes[*front.rbegin()].label(), fmt::join(names, ","), db);
 }
 
 }  // namespace detent::remedies

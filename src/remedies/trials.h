@@ -6,17 +6,21 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "data/sample.h"
 #include "exec/session.h"
-#include "remedies/fake_quantizer.h"
-#include "remedies/fallback_choice.h"
+#include "remedies/fallback.h"
 #include "remedies/trial_model.h"
 #include "run/comparison/pairing.h"
 #include "run/context.h"
+#include "run/model/prepare.h"
+#include "run/sweep_setup.h"
+#include "shim/ranks.h"
 #include "store/spool.h"
 
 namespace detent::remedies {
@@ -79,5 +83,56 @@ double typical_error_of(const TrialResult& result);
 /// Of the worst output: its signal to quantization noise ratio in dB, infinite when all are equal, and its cosine.
 double worst_sqnr_db(const TrialResult& result);
 double worst_cosine(const TrialResult& result);
+
+// Trials within the budgets: how the model is cut for them, and where tensors are spooled between the cuts.
+
+/// Runs trials of one model. The cuts are planned once and serve all of them; each call has a spool of its own.
+class TrialRunner {
+ public:
+  /// Model and source must outlive the runner.
+  TrialRunner(const run::Prepared& prepared, data::SampleSource& source, const run::Context& context)
+      : prepared_(prepared), source_(source), context_(context) {}
+
+  /// run_trials() on the marks of `placement` that have an entry in `values`. Throws resource when the budget cannot be
+  /// met.
+  std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::AssignedValues& values,
+                               std::span<const Trial> trials, TrialSamples samples,
+                               decltype(TrialOptions::watch) watch = {}, References* references = nullptr);
+
+ private:
+  void plan_sweep(const quantization::Placement& placement, const run::Context& context);
+
+  const run::Prepared& prepared_;
+  data::SampleSource& source_;
+  run::Context context_;
+  std::optional<run::SweepSetup> sweep_;
+};
+
+// Trials that run only a part of the model: from where a value is made to a little behind it, where the error is taken.
+// Enough to compare ways to round that value, at a fraction of an inference.
+
+/// Cuts a model into at most `most` parts of about the same work, where few values cross: positions between nodes, both
+/// ends among them.
+std::vector<int> parts_of(const onnx::Model& model, const graph::ValueTypes& static_types, std::size_t most);
+
+/// Runs each trial from the start of the part that holds the first of what it rounds to the end of the next part, on
+/// values of the float model. The points of a result are the floats that later parts read, and the points of the trial
+/// model that are made on the way; there are no outputs. Keeps the values that cross a cut in memory, of all samples.
+/// `parts` are positions of the trial model.
+std::vector<TrialResult> run_near_trials(const run::Context& context, const TrialModel& model,
+                                         const std::vector<int>& parts, std::span<const Trial> trials,
+                                         data::SampleSource& source, TrialSamples samples);
+
+/// The part in which a trial begins.
+std::size_t part_of(const TrialModel& model, const graph::Index& index, const std::vector<int>& parts,
+                    const Trial& trial);
+
+// Trials of several processes.
+
+/// Collective: each rank runs some of the trials by `run`, neighbours together, and all get the results of all. Null
+/// runs all of them.
+std::vector<TrialResult> share_trials(
+    shim::Ranks* ranks, std::span<const Trial> trials, const std::stop_token& stop,
+    const std::function<std::vector<TrialResult>(std::span<const Trial> trials)>& run);
 
 }  // namespace detent::remedies

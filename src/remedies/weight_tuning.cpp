@@ -7,15 +7,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "base/heap.h"
 #include "base/parallel.h"
+#include "base/process.h"
+#include "base/text.h"
 #include "remedies/remedies.h"
-#include "remedies/remedy.h"
-#include "run/calibration_device.h"
+#include "run/collect.h"
 #include "run/sweep_setup.h"
-#include "solve/sweep/cost.h"
 #include "solve/sweep/finetune.h"
 #include "solve/sweep/tuned_layer.h"
 

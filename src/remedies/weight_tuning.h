@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "detent/quantize.h"
-#include "remedies/draft.h"
 #include "remedies/evaluator.h"
 
 namespace detent::remedies {

@@ -11,22 +11,24 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "base/failpoint.h"
 #include "base/parallel.h"
+#include "calibration/device_observers.h"
 #include "calibration/observers.h"
-#include "data/floats.h"
+#include "calibration/statistics_file.h"
+#include "data/sample.h"
 #include "exec/sweep.h"
 #include "graph/index.h"
-#include "planning/calibration.h"
-#include "run/files/model_fingerprint.h"
+#include "planning/memory.h"
+#include "run/files/run_directory.h"
 #include "run/samples/sample_feed.h"
-#include "run/samples/sample_queue.h"
-#include "run/samples/suspicious_data.h"
+#include "shim/shared_work.h"
 
 namespace detent::run {
 namespace {
@@ -287,7 +289,7 @@ class Collector {
     ++done_;
     if (!context_.progress) return;
     const std::size_t samples = segment == 0 ? source_.sample_count() : state_.samples;
-    context_.progress("calibrate", done_, samples * branch_.segments());
+    context_.progress("calibrate", done_, std::max(done_, samples * branch_.segments()));
   }
 
   // What an earlier process has saved is not saved again.
@@ -327,6 +329,99 @@ calibration::Statistics collect(const Context& context, const Prepared& prepared
                                 const quantization::Placement& placement, data::SampleSource& source,
                                 const CollectOptions& options) {
   return Collector(context, prepared, placement, source, options).run();
+}
+
+void gather_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
+  if (ranks.size() == 1) return;
+  const auto mine = ranks.rank() == 0 ? std::string() : calibration::encode(statistics);
+  ranks.gather(
+      std::as_bytes(std::span(mine)),
+      [&](int rank, std::span<const std::byte> bytes) {
+        const auto where = fmt::format("what rank {} sent", rank);
+        const auto theirs = calibration::decode(bytes, where);
+        if (theirs.model != statistics.model)
+          throw bad_input(fmt::format("rank {} calibrated another model file", rank), "give all ranks the same files");
+        calibration::check_mergeable(statistics, theirs, where);
+        statistics.merge(theirs);
+      },
+      stop);
+}
+
+void merge_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop) {
+  if (ranks.size() == 1) return;
+  gather_statistics(ranks, statistics, stop);
+  const auto merged = ranks.rank() == 0 ? calibration::encode(statistics) : std::string();
+  const auto bytes = std::as_bytes(std::span(merged));
+  std::vector<std::byte> all(bytes.begin(), bytes.end());
+  ranks.broadcast(all, stop);
+  if (ranks.rank() != 0) statistics = calibration::decode(all, "what rank 0 sent");
+}
+
+DeviceCalibration::DeviceCalibration(const DeviceConfig& config, std::size_t taps, bool histograms,
+                                     std::filesystem::path directory, profile::DeviceActivity* activity)
+    : config_(config), use_{.directory = std::move(directory), .nodes = {}} {
+  if (config.is_cpu()) return;
+  device_ = calibration::open_cuda({.number = config.cuda.front(),
+                                    .memory_budget = config.memory_budget,
+                                    .tf32 = config.precision == DevicePrecision::tf32,
+                                    .taps = taps,
+                                    .tables = histograms,
+                                    .pins = config.pin_memory,
+                                    .activity = activity});
+  constexpr std::size_t kSpans = 1024;  // observers of the first samples
+  if (activity != nullptr) activity->begin("calibration", kSpans);
+}
+
+void DeviceCalibration::lend(CollectOptions& options) {
+  options.device = device_.get();
+  options.on_device = &use_;
+}
+
+std::vector<std::string> DeviceCalibration::notes() const {
+  return device_ ? device_notes(config_, *device_, use_) : std::vector<std::string>();
+}
+
+std::shared_ptr<const shim::Device> inference_device_of(const DeviceConfig& config, unsigned shares) {
+  if (config.is_cpu()) return nullptr;
+  auto place = std::make_shared<shim::Device>();
+  place->ordinal = config.cuda.front();
+  place->memory_limit = config.memory_budget.value_or(0) / shares;
+  place->tf32 = config.precision == DevicePrecision::tf32;
+  return place;
+}
+
+std::shared_ptr<const shim::Device> inference_device_of(const DeviceConfig& config, const exec::Runtime& runtime,
+                                                        unsigned shares) {
+  auto place = inference_device_of(config, shares);
+  return place && runtime.has_provider(place->provider) ? place : nullptr;
+}
+
+std::string inference_device_note(const DeviceConfig& config, const exec::Runtime& runtime, std::string_view passes) {
+  const auto place = inference_device_of(config);
+  if (!place) return {};
+  if (!runtime.has_provider(place->provider))
+    return fmt::format("{} ran on the CPU: this ONNX Runtime was built without {}", passes, place->provider);
+  return fmt::format("{} ran on cuda:{}", passes, place->ordinal);
+}
+
+std::vector<std::string> device_notes(const DeviceConfig& config, const calibration::CalibrationDevice& device,
+                                      const OnDevice& use) {
+  std::vector<std::string> notes;
+  std::string line = "calibration ran on " + device.name();
+  if (config.cuda.size() > 1) line += ", the first of the devices";
+  if (config.precision == DevicePrecision::bfloat16) line += ", in float32";
+  notes.push_back(std::move(line));
+  if (use.nodes.empty()) return notes;
+  std::string types;
+  std::size_t count = 0;
+  for (const auto& [type, nodes] : use.nodes) {
+    count += nodes;
+    types += fmt::format("{}{} {}", types.empty() ? "" : ", ", nodes, type);
+  }
+  notes.push_back(fmt::format(
+      "ONNX Runtime ran {} node{} on the CPU nevertheless ({}), with {} {} between it and the device in each run",
+      count, count == 1 ? "" : "s", types, use.copies, use.copies == 1 ? "copy" : "copies"));
+  return notes;
 }
 
 }  // namespace detent::run

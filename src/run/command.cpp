@@ -15,7 +15,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/file.h"
 
 namespace detent::run {

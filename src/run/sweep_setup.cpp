@@ -7,19 +7,16 @@
 #include <cerrno>
 #include <limits>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/parallel.h"
 #include "base/paths.h"
+#include "base/text.h"
 #include "graph/decisions.h"
-#include "graph/liveness.h"
-#include "planning/limits.h"
-#include "planning/parts.h"
-#include "run/merged_statistics.h"
-#include "run/samples/measured_shapes.h"
+#include "graph/execution.h"
+#include "planning/memory.h"
+#include "run/collect.h"
+#include "run/samples/sample_feed.h"
 #include "run/samples/samples.h"
-#include "run/samples/suspicious_data.h"
 #include "shim/shared_work.h"
 
 namespace detent::run {

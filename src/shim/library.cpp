@@ -8,11 +8,11 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "base/failure.h"
-#include "shim/own_file.h"
 
 namespace detent::shim {
+
 namespace fs = std::filesystem;
+
 namespace {
 
 /// What was asked for by argument or environment; empty when nothing was.
@@ -26,6 +26,7 @@ std::vector<std::string> chosen(const std::optional<fs::path>& explicit_path, co
 /// Where a library of this name is when detent is installed or was built.
 std::vector<std::string> installed(const char* name) {
   const fs::path here = own_file().parent_path();
+  if (here.empty()) return {};  // not known without /proc; the current folder is none of these
   return {(here / name).string(), (here.parent_path() / "lib" / name).string()};
 }
 
@@ -71,7 +72,8 @@ Library load_plugin(const std::optional<fs::path>& explicit_path, const char* va
     // Of the usual places the first where the plugin is: why that one cannot be loaded is then the reason to report.
     candidates = installed(name);
     std::error_code unknown;
-    if (fs::exists(candidates.front(), unknown)) candidates.resize(1);
+    if (!candidates.empty() && fs::exists(candidates.front(), unknown)) candidates.resize(1);
+    if (candidates.empty()) candidates = {name};
   }
   return load_first(candidates, what, hint);
 }
@@ -121,9 +123,15 @@ Library load_cuda_plugin(const std::optional<fs::path>& explicit_path) {
 
 std::optional<fs::path> find_program() {
   const fs::path here = own_file().parent_path(), above = here.parent_path(), root = above.parent_path();
-  // Of an executable and a wheel; of tests; of lib/ and lib/MACHINE/; of the Python package in a build tree.
-  for (const auto& path :
-       {here / kProgram, above / kProgram, above / "bin" / kProgram, root / "bin" / kProgram, root / kProgram}) {
+  if (here.empty()) return std::nullopt;
+  const auto is_lib = [](const fs::path& folder) { return folder.filename().string().starts_with("lib"); };
+  std::vector<fs::path> candidates{here / kProgram};  // of an executable and a wheel
+  // What lies above belongs to whoever made that folder, unless it is one that detent is installed or built in.
+  if (here.filename() == "tests") candidates.push_back(above / kProgram);
+  if (is_lib(here)) candidates.push_back(above / "bin" / kProgram);
+  if (is_lib(above)) candidates.push_back(root / "bin" / kProgram);
+  if (above.filename() == "python") candidates.push_back(root / kProgram);
+  for (const auto& path : candidates) {
     std::error_code failed;
     if (fs::is_regular_file(path, failed) && ::access(path.c_str(), X_OK) == 0) return path;
   }

@@ -9,10 +9,10 @@
 #include <numeric>
 #include <optional>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 
 namespace detent::shim {
 namespace fs = std::filesystem;

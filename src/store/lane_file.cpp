@@ -5,17 +5,240 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <new>
+#include <optional>
+#include <span>
 #include <utility>
 
-#include "base/bytes.h"
+#ifdef DETENT_HAS_XXH_DISPATCH
+#include <xxh_x86dispatch.h>  // the same functions, for the widest vectors that the machine has
+#endif
+
 #include "base/error.h"
-#include "base/failpoint.h"
+#include "base/file.h"
+#include "base/numbers.h"
+#include "base/text.h"
 #include "store/io_queue.h"
 
 namespace detent::store {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x1A6C6F6F70733164;  // "d1spool\x1a"
+constexpr std::uint32_t kVersion = 1;
+constexpr std::uint64_t kArrayAlignment = 64;
+constexpr std::uint64_t kLargestHeader = std::uint64_t{1} << 30;
+constexpr std::uint64_t kLargestPayload = std::uint64_t{1} << 62;
+constexpr std::uint32_t kNarrowed = 1;
+
+struct FixedPart {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t array_count;
+  std::uint64_t header_size;
+  std::uint64_t header_hash;  // of the whole header with 0 here
+  std::uint64_t sample;
+  std::uint64_t offset;  // of the record itself, so that a copy of a file inside a payload is no record
+  std::uint64_t payload_size;
+  std::uint64_t payload_hash;
+};
+static_assert(sizeof(FixedPart) == 64);
+
+struct ArrayPart {  // followed by the dimensions, 8 bytes each
+  std::int32_t type;
+  std::uint32_t flags;
+  std::uint64_t begin;
+  std::uint64_t size;
+  std::uint64_t rank;
+};
+static_assert(sizeof(ArrayPart) == 32);
+
+std::uint64_t header_hash(std::span<const std::byte> bytes, FixedPart fixed) {
+  fixed.header_hash = 0;
+  const std::uint64_t seed = XXH3_64bits(&fixed, sizeof(fixed));
+  return XXH3_64bits_withSeed(bytes.data() + sizeof(fixed), bytes.size() - sizeof(fixed), seed);
+}
+
+// Reads and writes plain values one after the other.
+template <typename T>
+bool take(std::span<const std::byte>& from, T& value) {
+  if (from.size() < sizeof(T)) return false;
+  std::memcpy(&value, from.data(), sizeof(T));
+  from = from.subspan(sizeof(T));
+  return true;
+}
+template <typename T>
+void append(std::span<std::byte>& to, const T& value) {
+  std::memcpy(to.data(), &value, sizeof(T));
+  to = to.subspan(sizeof(T));
+}
+
+data::Array in_buffer(data::Array array, const std::shared_ptr<const AlignedBuffer>& buffer, std::size_t size) {
+  array.bytes = buffer->bytes().first(size);
+  array.owner = buffer;
+  return array;
+}
+
+data::Array widened(data::Array array) {
+  const auto buffer = std::make_shared<const AlignedBuffer>(2 * array.bytes.size());
+  widen(array.bytes, buffer->bytes());
+  const std::size_t size = 2 * array.bytes.size();
+  return in_buffer(std::move(array), buffer, size);
+}
+
+StoredArray to_stored(data::Array array, bool half_precision) {
+  const std::size_t size = array.bytes.size();
+  if (half_precision && array.type == onnx::DataType::float32 && size % 4 == 0) {
+    const auto buffer = std::make_shared<const AlignedBuffer>(size / 2);
+    narrow(array.bytes, buffer->bytes());
+    return {in_buffer(std::move(array), buffer, size / 2), true};
+  }
+  if (array.owner || size == 0) return {std::move(array), false};
+  const auto buffer = std::make_shared<const AlignedBuffer>(size);
+  std::memcpy(buffer->bytes().data(), array.bytes.data(), size);
+  return {in_buffer(std::move(array), buffer, size), false};
+}
+
+std::optional<StoredArray> read_array(std::span<const std::byte>& bytes, RecordHeader& header,
+                                      std::uint64_t payload_size) {
+  ArrayPart part;
+  if (!take(bytes, part) || part.rank > bytes.size() / 8) return std::nullopt;
+  if (part.begin > payload_size || part.size > payload_size - part.begin) return std::nullopt;
+  StoredArray stored;
+  stored.narrowed = (part.flags & kNarrowed) != 0;
+  stored.array.type = static_cast<onnx::DataType>(part.type);
+  stored.array.shape.resize(part.rank);
+  for (std::int64_t& dim : stored.array.shape) take(bytes, dim);
+  header.begins.push_back(part.begin);
+  header.sizes.push_back(part.size);
+  return stored;
+}
+
+}  // namespace
+
+StoredRecord to_stored(Record record, bool half_precision) {
+  StoredRecord stored;
+  stored.reserve(record.size());
+  for (data::Array& array : record) stored.push_back(to_stored(std::move(array), half_precision));
+  return stored;
+}
+
+Record from_stored(const StoredRecord& record) {
+  Record out;
+  out.reserve(record.size());
+  for (const StoredArray& stored : record) out.push_back(stored.narrowed ? widened(stored.array) : stored.array);
+  return out;
+}
+
+std::uint64_t byte_count(const StoredRecord& record) noexcept {
+  std::uint64_t bytes = 0;
+  for (const StoredArray& stored : record) bytes += stored.array.bytes.size();
+  return bytes;
+}
+
+RecordLayout layout_of(const StoredRecord& record) {
+  RecordLayout layout;
+  std::uint64_t header = sizeof(FixedPart);
+  std::uint64_t end = 0;
+  for (const StoredArray& stored : record) {
+    header += sizeof(ArrayPart) + 8 * stored.array.shape.size();
+    // Large ones begin at a block, so that they can go to disk from where they are.
+    const std::uint64_t alignment = stored.array.bytes.size() < kLargeArray ? kArrayAlignment : kBlock;
+    const std::uint64_t begin = (end + alignment - 1) / alignment * alignment;
+    layout.begins.push_back(begin);
+    end = begin + stored.array.bytes.size();
+  }
+  layout.header_size = whole_blocks(header);
+  layout.payload_size = whole_blocks(end);
+  return layout;
+}
+
+void write_header(std::span<std::byte> to, const StoredRecord& record, const RecordLayout& layout, std::size_t sample,
+                  std::uint64_t offset, std::uint64_t payload_hash) {
+  std::fill(to.begin(), to.end(), std::byte{0});
+  FixedPart fixed{kMagic,
+                  kVersion,
+                  static_cast<std::uint32_t>(record.size()),
+                  layout.header_size,
+                  0,
+                  sample,
+                  offset,
+                  layout.payload_size,
+                  payload_hash};
+  std::span<std::byte> rest = to.subspan(sizeof(fixed));
+  for (std::size_t i = 0; i < record.size(); ++i) {
+    const data::Array& array = record[i].array;
+    append(rest, ArrayPart{static_cast<std::int32_t>(array.type), record[i].narrowed ? kNarrowed : 0, layout.begins[i],
+                           array.bytes.size(), array.shape.size()});
+    for (const std::int64_t dim : array.shape) append(rest, dim);
+  }
+  fixed.header_hash = header_hash(to, fixed);
+  append(to, fixed);
+}
+
+std::optional<std::uint64_t> header_size(std::span<const std::byte> block) noexcept {
+  FixedPart fixed;
+  if (!take(block, fixed) || fixed.magic != kMagic || fixed.version != kVersion) return std::nullopt;
+  if (fixed.header_size < kBlock || fixed.header_size % kBlock != 0 || fixed.header_size > kLargestHeader) {
+    return std::nullopt;
+  }
+  return fixed.header_size;
+}
+
+std::optional<RecordHeader> read_header(std::span<const std::byte> bytes, std::uint64_t offset) {
+  if (header_size(bytes) != bytes.size()) return std::nullopt;
+  std::span<const std::byte> rest = bytes;
+  FixedPart fixed;
+  take(rest, fixed);
+  if (fixed.header_hash != header_hash(bytes, fixed) || fixed.offset != offset) return std::nullopt;
+  if (fixed.payload_size % kBlock != 0 || fixed.payload_size > kLargestPayload) return std::nullopt;
+  RecordHeader header;
+  header.sample = fixed.sample;
+  header.extent = {offset, fixed.header_size + fixed.payload_size, fixed.header_size};
+  header.payload_hash = fixed.payload_hash;
+  for (std::uint32_t i = 0; i < fixed.array_count; ++i) {
+    auto stored = read_array(rest, header, fixed.payload_size);
+    if (!stored) return std::nullopt;
+    header.arrays.push_back(std::move(*stored));
+  }
+  return header;
+}
+
+std::optional<RecordOnDisk> read_resting(const std::filesystem::path& path, std::size_t sample, const Extent& extent) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<std::byte> bytes(extent.header_size);
+  const auto size = static_cast<ssize_t>(bytes.size());
+  if (!file.valid() || ::pread(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(extent.offset)) != size)
+    return std::nullopt;
+  const auto header = read_header(bytes, extent.offset);
+  if (!header || header->sample != sample || header->extent.size != extent.size) return std::nullopt;
+  RecordOnDisk resting{
+      path, extent.offset + extent.header_size, extent.size - extent.header_size, header->payload_hash, {}};
+  for (std::size_t i = 0; i < header->arrays.size(); ++i) {
+    const auto& stored = header->arrays[i];
+    resting.parts.push_back(
+        {stored.array.type, stored.array.shape, header->begins[i], header->sizes[i], stored.narrowed});
+  }
+  return resting;
+}
+
+Record to_record(const RecordHeader& header, const std::shared_ptr<const AlignedBuffer>& buffer) {
+  const std::span<const std::byte> payload = buffer->bytes().subspan(header.extent.header_size);
+  StoredRecord record = header.arrays;
+  for (std::size_t i = 0; i < record.size(); ++i) {
+    record[i].array.bytes = payload.subspan(header.begins[i], header.sizes[i]);
+    record[i].array.owner = buffer;
+  }
+  return from_stored(record);
+}
+
 namespace {
 
 // Each step waits for the writes under way, so they are few.
@@ -223,6 +446,178 @@ void LaneFile::throw_write_error(int code, std::uint64_t size) const {
   throw resource_error(what, code == EIO ? "choose a directory on another disk with --work-dir"
                                          : "free some space there, choose another place with --work-dir, or set "
                                            "--disk-budget to what may be used");
+}
+
+// Takes up the records of a file that an earlier process left.
+
+namespace {
+
+constexpr std::uint64_t kScan = std::uint64_t{1} << 20;
+
+[[noreturn]] void throw_read_error(const std::filesystem::path& path, int code) {
+  throw resource_error(fmt::format("cannot read '{}': {}", path.string(), errno_text(code)),
+                       "choose another place with --work-dir");
+}
+
+class Walk {
+ public:
+  Walk(const std::filesystem::path& path, int fd, std::uint64_t size) : path_(path), fd_(fd), size_(size) {}
+
+  LaneFile::Found run() {
+    while (const auto at = next_data(position_)) {
+      position_ = *at / kBlock * kBlock;
+      if (std::optional<RecordHeader> header = header_at(position_)) {
+        position_ += header->extent.size;
+        found_.damaged += std::exchange(suspect_, false) ? 1 : 0;
+        found_.records.push_back(std::move(*header));
+      } else {
+        scan();
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  // Where the file next holds data, past holes; nullopt at its end.
+  std::optional<std::uint64_t> next_data(std::uint64_t from) const {
+    if (from >= size_) return std::nullopt;
+    const off_t at = ::lseek(fd_, static_cast<off_t>(from), SEEK_DATA);
+    if (at >= 0) return static_cast<std::uint64_t>(at);
+    if (errno == ENXIO) return std::nullopt;
+    return from;  // the file system cannot tell
+  }
+
+  std::size_t read(std::uint64_t at, std::span<std::byte> to) const {
+    std::size_t done = 0;
+    int code = failpoint("spool.read");
+    while (code == 0 && done < to.size()) {
+      const ssize_t n = ::pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(at + done));
+      if (n == 0) break;
+      if (n > 0) {
+        done += static_cast<std::size_t>(n);
+      } else if (errno != EINTR) {
+        code = errno;
+      }
+    }
+    if (code != 0) throw_read_error(path_, code);
+    return done;
+  }
+
+  // The header of a record that is whole.
+  std::optional<RecordHeader> header_at(std::uint64_t at) {
+    if (size_ - at < kBlock || read(at, block_.bytes()) < kBlock) return std::nullopt;
+    const auto length = header_size(block_.bytes());
+    if (!length || *length > size_ - at) return std::nullopt;
+    std::optional<RecordHeader> header;
+    if (*length == kBlock) {
+      header = read_header(block_.bytes(), at);
+    } else {
+      const AlignedBuffer all(*length);
+      if (read(at, all.bytes()) == *length) header = read_header(all.bytes(), at);
+    }
+    if (!header || header->extent.size > size_ - at) return std::nullopt;
+    return header;
+  }
+
+  // Steps over blocks that begin no record: what is left of damaged and released ones. A header is the last that is
+  // written of a record, so zeros where one should be tell of a write that never came to its end, not of damage.
+  void scan() {
+    if (scan_.size() == 0) scan_ = AlignedBuffer(kScan);
+    const std::size_t length = read(position_, scan_.bytes().first(std::min(kScan, size_ - position_)));
+    for (std::size_t at = 0; at < length; at += kBlock) {
+      const auto block = scan_.bytes().subspan(at, std::min(kBlock, length - at));
+      if (at > 0 && header_size(block)) {
+        position_ += at;
+        return;
+      }
+      const bool zero = std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; });
+      if (position_ + at == record_end()) suspect_ = !zero;
+    }
+    position_ += std::max<std::uint64_t>(length, kBlock);
+  }
+
+  std::uint64_t record_end() const {
+    if (found_.records.empty()) return 0;
+    const Extent& last = found_.records.back().extent;
+    return last.offset + last.size;
+  }
+
+  const std::filesystem::path& path_;
+  const int fd_;
+  const std::uint64_t size_;
+  std::uint64_t position_ = 0;
+  bool suspect_ = false;  // something that is no record began where one should
+  LaneFile::Found found_;
+  AlignedBuffer block_{kBlock};
+  AlignedBuffer scan_;
+};
+
+}  // namespace
+
+LaneFile::Found LaneFile::recover() {
+  const std::lock_guard lock(mutex_);
+  int code = failpoint("spool.open");
+  if (code == 0) {
+    fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd_.valid()) code = errno;
+  }
+  if (code == ENOENT) return {};
+  if (code != 0) throw_read_error(path_, code);
+  struct stat info {};
+  if (::fstat(fd_.get(), &info) != 0) throw_read_error(path_, errno);
+  Found found = Walk(path_, fd_.get(), static_cast<std::uint64_t>(info.st_size)).run();
+  if (!found.records.empty()) end_ = found.records.back().extent.offset + found.records.back().extent.size;
+  allocated_ = end_;
+  if (::ftruncate(fd_.get(), static_cast<off_t>(end_)) != 0) throw_write_error(errno, 0);
+  return found;
+}
+
+void PayloadHash::Free::operator()(void* state) const noexcept { XXH3_freeState(static_cast<XXH3_state_t*>(state)); }
+
+PayloadHash::PayloadHash() : state_(XXH3_createState()) {
+  if (!state_) throw std::bad_alloc();
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_.get()));
+}
+
+void PayloadHash::add(std::span<const std::byte> bytes) noexcept {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_.get()), bytes.data(), bytes.size());
+}
+
+std::uint64_t PayloadHash::result() const noexcept {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_.get()));
+}
+
+namespace {
+
+DETENT_VECTOR_CLONES void narrow_all(const std::byte* from, std::byte* to, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, from + 4 * i, 4);
+    // The carry of the rounding may run into the exponent, as it should.
+    const std::uint32_t rounded = (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16;
+    const std::uint32_t quiet = bits >> 16 | 0x40U;
+    const auto half = static_cast<std::uint16_t>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet : rounded);
+    std::memcpy(to + 2 * i, &half, 2);
+  }
+}
+
+DETENT_VECTOR_CLONES void widen_all(const std::byte* from, std::byte* to, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t half;
+    std::memcpy(&half, from + 2 * i, 2);
+    const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
+    std::memcpy(to + 4 * i, &bits, 4);
+  }
+}
+
+}  // namespace
+
+void narrow(std::span<const std::byte> from, std::span<std::byte> to) {
+  narrow_all(from.data(), to.data(), from.size() / 4);
+}
+
+void widen(std::span<const std::byte> from, std::span<std::byte> to) {
+  widen_all(from.data(), to.data(), from.size() / 2);
 }
 
 }  // namespace detent::store

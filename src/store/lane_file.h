@@ -1,18 +1,83 @@
-// The file of one lane: records one after the other, and how much of the disk they may take.
+// How tensors lie on disk: records, their hashes, and the files that records are written to.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/file.h"
-#include "store/record_format.h"
+#include "data/sample.h"
+#include "store/buffers.h"
 #include "store/spool.h"
 
 namespace detent::store {
+
+// How a record stands in a lane's file: one header in whole blocks, then its arrays (docs/spool.md).
+
+/// An array as it rests; type and shape are those that the caller gave and gets back.
+struct StoredArray {
+  data::Array array;
+  bool narrowed = false;  // float32, kept as bfloat16
+};
+using StoredRecord = std::vector<StoredArray>;
+
+/// Takes a record over: copies what does not own its memory, narrows float32 arrays where `half_precision` asks for it.
+StoredRecord to_stored(Record record, bool half_precision);
+Record from_stored(const StoredRecord& record);
+std::uint64_t byte_count(const StoredRecord& record) noexcept;
+
+/// Where a record stands in its file.
+struct Extent {
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;  // header and payload, whole blocks
+  std::uint64_t header_size = 0;
+};
+
+/// Arrays of this size or more begin at a block of the file.
+inline constexpr std::size_t kLargeArray = std::size_t{64} << 10;
+
+/// Sizes of a record in a file. `begins` holds where in the payload each array begins.
+struct RecordLayout {
+  std::uint64_t header_size = 0;
+  std::uint64_t payload_size = 0;  // whole blocks
+  std::vector<std::uint64_t> begins;
+
+  std::uint64_t size() const { return header_size + payload_size; }
+};
+RecordLayout layout_of(const StoredRecord& record);
+
+/// `to` is as long as the header.
+void write_header(std::span<std::byte> to, const StoredRecord& record, const RecordLayout& layout, std::size_t sample,
+                  std::uint64_t offset, std::uint64_t payload_hash);
+
+struct RecordHeader {
+  std::size_t sample = 0;
+  Extent extent;
+  std::uint64_t payload_hash = 0;
+  StoredRecord arrays;                // bytes and owners are empty
+  std::vector<std::uint64_t> begins;  // of the arrays, in the payload
+  std::vector<std::uint64_t> sizes;
+};
+
+/// The size of the header that begins with this block; nullopt when none does.
+std::optional<std::uint64_t> header_size(std::span<const std::byte> block) noexcept;
+
+/// The header that is all of `bytes` and stands at `offset` of its file; nullopt when it is damaged.
+std::optional<RecordHeader> read_header(std::span<const std::byte> bytes, std::uint64_t offset);
+
+/// Where the arrays of a record stand in its file; nullopt when its header cannot be read or is not this record's.
+std::optional<RecordOnDisk> read_resting(const std::filesystem::path& file, std::size_t sample, const Extent& extent);
+
+/// The arrays of a record that was read whole into `buffer`, which they keep alive.
+Record to_record(const RecordHeader& header, const std::shared_ptr<const AlignedBuffer>& buffer);
+
+// The file of one lane: records one after the other, and how much of the disk they may take.
 
 /// The share of the disk that all lanes of a spool have together: what records take, and what was allocated ahead.
 class DiskBudget {
@@ -104,5 +169,29 @@ class LaneFile {
   int sync_error_ = 0;    // the system tells of a failed fsync only once, but what it lost stays lost
   bool created_ = false;  // and its directory not synced since
 };
+
+// The checksum of a record's payload: XXH3-64, taken piece by piece.
+
+class PayloadHash {
+ public:
+  PayloadHash();
+  void add(std::span<const std::byte> bytes) noexcept;
+  std::uint64_t result() const noexcept;
+
+ private:
+  struct Free {
+    void operator()(void* state) const noexcept;
+  };
+  std::unique_ptr<void, Free> state_;
+};
+
+// Float32 values in half the bytes: bfloat16, which keeps the exponent and 8 bits of precision.
+
+/// Rounds to nearest, ties to even. Infinities stay, NaN stays NaN, finite values beyond the largest bfloat16 become
+/// infinite. `to` holds two bytes for each four of `from`; neither needs an alignment.
+void narrow(std::span<const std::byte> from, std::span<std::byte> to);
+
+/// Back to float32, exactly.
+void widen(std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace detent::store

@@ -9,7 +9,7 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "store/aligned_buffer.h"
+#include "store/buffers.h"
 
 namespace detent::store {
 namespace {

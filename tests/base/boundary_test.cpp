@@ -1,4 +1,4 @@
-#include "base/boundary.h"
+#include "base/folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // Named places where a run can be made to fail: each case in a process of its own, which reads the variable anew.
-#include "base/failpoint.h"
+#include "base/error.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/failure.h"
+#include "base/error.h"
 
 #include <gtest/gtest.h>
 

@@ -14,8 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "base/bytes.h"
-#include "base/small_file.h"
+#include "base/text.h"
 #include "detent/error.h"
 
 namespace detent {
@@ -397,6 +396,19 @@ TEST(WriteAll, AFullDeviceIsAResourceError) {
   const UniqueFd fd(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   if (!fd.valid()) GTEST_SKIP() << "no /dev/full here";
   EXPECT_EQ(thrown_kind([&] { write_all(fd.get(), as_byte_span("x"), "/dev/full"); }), ErrorKind::resource);
+}
+
+TEST(AtomicFile, KeepsTheModeOfWhatItReplaces) {
+  const TempDir dir;
+  const auto path = dir.path() / "f";
+  const auto mode_of = [&] { return fs::status(path).permissions(); };
+  AtomicFile(path).commit();
+  EXPECT_NE(mode_of() & fs::perms::owner_write, fs::perms::none);
+  for (const auto mode : {fs::perms(0600), fs::perms(0644)}) {
+    fs::permissions(path, mode);
+    AtomicFile(path).commit();
+    EXPECT_EQ(mode_of(), mode);
+  }
 }
 
 }  // namespace

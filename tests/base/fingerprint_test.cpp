@@ -1,4 +1,4 @@
-#include "base/fingerprint.h"
+#include "base/numbers.h"
 
 #include <gtest/gtest.h>
 

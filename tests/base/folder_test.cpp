@@ -68,9 +68,17 @@ TEST_F(AtomicFolderTest, TakesAnEmptyFolderAndNothingElseThatExists) {
 TEST_F(AtomicFolderTest, ClearsWhatAKilledRunLeft) {
   fs::create_directories(at(".out.partial/inner"));
   file(".out.partial/inner/stale");
+  file(".out.partial/.detent-partial");
   AtomicFolder folder(at("out"));
   folder.commit();
   EXPECT_TRUE(fs::is_empty(at("out")));
+}
+
+TEST_F(AtomicFolderTest, LeavesAFolderOfThatNameAlone) {
+  fs::create_directories(at(".out.partial/inner"));
+  file(".out.partial/inner/mine");
+  EXPECT_TRUE(refuses(at("out")));
+  EXPECT_TRUE(fs::exists(at(".out.partial/inner/mine")));
 }
 
 TEST_F(AtomicFolderTest, IsFilledByOneRunOnly) {

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "base/file.h"
-#include "base/leftovers_journal.h"
 
 namespace detent {
 namespace {

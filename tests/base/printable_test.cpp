@@ -1,4 +1,4 @@
-#include "base/printable.h"
+#include "base/text.h"
 
 #include <gtest/gtest.h>
 

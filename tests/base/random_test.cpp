@@ -1,4 +1,4 @@
-#include "base/random.h"
+#include "base/numbers.h"
 
 #include <gtest/gtest.h>
 

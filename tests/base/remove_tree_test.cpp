@@ -1,4 +1,4 @@
-#include "base/remove_tree.h"
+#include "base/paths.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "calibration/cache_ranges.h"
+#include "calibration/observers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "calibration/density.h"
+#include "calibration/methods.h"
 
 #include "calibration/support.h"
 

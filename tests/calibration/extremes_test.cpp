@@ -1,4 +1,4 @@
-#include "calibration/extremes.h"
+#include "calibration/statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "calibration/histogram.h"
+#include "calibration/statistics.h"
 
 #include <gtest/gtest.h>
 

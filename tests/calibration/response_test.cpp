@@ -1,8 +1,7 @@
-#include "calibration/response.h"
+#include "calibration/methods.h"
 
 #include <cmath>
 
-#include "calibration/methods.h"
 #include "calibration/support.h"
 
 namespace detent::calibration {

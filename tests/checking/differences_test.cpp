@@ -1,5 +1,5 @@
 // Differences in steps, of integers and of floats.
-#include "checking/differences.h"
+#include "checking/diagnosis.h"
 
 #include <gtest/gtest.h>
 

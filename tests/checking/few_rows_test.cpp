@@ -1,5 +1,5 @@
 // Which products of few rows OpenVINO joins, and which of these it computes wrongly.
-#include "checking/few_rows.h"
+#include "checking/openvino_rules.h"
 
 #include <gtest/gtest.h>
 

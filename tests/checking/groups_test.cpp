@@ -1,5 +1,5 @@
 // Groups of a quantized model: where they end, what they read, and their order.
-#include "checking/groups.h"
+#include "checking/diagnosis.h"
 
 #include <gtest/gtest.h>
 

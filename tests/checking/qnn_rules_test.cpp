@@ -1,5 +1,5 @@
 // What the HTP leaves to the CPU for its bias.
-#include "checking/qnn_rules.h"
+#include "checking/ort_rules.h"
 
 #include <gtest/gtest.h>
 

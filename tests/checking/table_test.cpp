@@ -1,5 +1,5 @@
 // The tables: what is found for forms that stand in them, and for those next to them.
-#include "checking/table.h"
+#include "checking/signature.h"
 
 #include <gtest/gtest.h>
 

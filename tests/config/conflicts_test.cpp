@@ -1,13 +1,12 @@
 // Every pair of options, in every kind of run: what is refused is refused in words, and each row of the table is
 // needed.
-#include "config/conflicts.h"
+#include "config/validate.h"
 
 #include <fmt/format.h>
 
 #include <set>
 
 #include "config/presets.h"
-#include "config/validate.h"
 #include "support.h"
 
 namespace detent::config {

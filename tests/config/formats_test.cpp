@@ -1,7 +1,6 @@
 // One word for what comes out.
 #include "config/formats.h"
 
-#include "config/derived.h"
 #include "config/presets.h"
 #include "config/validate.h"
 #include "support.h"

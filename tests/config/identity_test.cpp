@@ -1,5 +1,5 @@
 // An option changes the identity of a run if and only if its row says so.
-#include "config/identity.h"
+#include "config/validate.h"
 
 #include <nlohmann/json.hpp>
 

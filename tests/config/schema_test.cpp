@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "config/schema_json.h"
+#include "config/validate.h"
 #include "support.h"
 
 namespace detent::config {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "config/option.h"
-#include "config/value.h"
 #include "detent/error.h"
 
 namespace detent::config::test {

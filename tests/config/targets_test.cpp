@@ -1,7 +1,6 @@
 // What a target gives to options, what the user may give against it, and what is refused.
 #include "config/targets.h"
 
-#include "config/derived.h"
 #include "config/presets.h"
 #include "support.h"
 

@@ -1,12 +1,12 @@
 // What the solver tells a run's log, on a device that is the host: its events have the host's clock.
-#include "cuda/activity.h"
+#include "cuda/device.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
-#include "cuda/solver.h"
+#include "cuda/plugin_calls.h"
 #include "cuda/support.h"
 
 namespace detent::cuda {

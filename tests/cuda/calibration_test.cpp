@@ -1,5 +1,5 @@
 // The plugin's counters of calibration, on a device that is the host.
-#include "cuda/calibration.h"
+#include "cuda/plugin_calls.h"
 
 #include <gtest/gtest.h>
 

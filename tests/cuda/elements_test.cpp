@@ -5,12 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/adaquant_element.h"
-#include "cuda/adaround_element.h"
-#include "cuda/bfloat16.h"
 #include "cuda/row_kernels.h"
-#include "solve/layers/adaquant_variables.h"
-#include "solve/layers/adaround_variables.h"
+#include "cuda/simt.h"
+#include "cuda/step_kernels.h"
+#include "solve/layers/rounding_variables.h"
 #include "solve/support.h"
 
 namespace detent::cuda {

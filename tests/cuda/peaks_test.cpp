@@ -1,5 +1,5 @@
 // How peaks are measured, by a clock that the test sets.
-#include "cuda/peaks.h"
+#include "cuda/plugin_calls.h"
 
 #include <gtest/gtest.h>
 

@@ -5,11 +5,11 @@
 #include <cstring>
 #include <random>
 
+#include "calibration/device_observers.h"
 #include "calibration/observers.h"
-#include "calibration/open_device.h"
 #include "calibration/statistics_file.h"
 #include "shim/cuda_driver.h"
-#include "store/open_device.h"
+#include "store/device_route.h"
 #include "store/support.h"
 
 namespace detent::cuda {

@@ -1,5 +1,5 @@
 // Records read into a device that is the host, by cuFile (a made-up one) and through pinned buffers.
-#include "cuda/record_reader.h"
+#include "cuda/streamed.h"
 
 #include <gtest/gtest.h>
 

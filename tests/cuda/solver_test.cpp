@@ -1,11 +1,11 @@
 // The solver as the pipeline uses it: where it puts sums, and that it takes what was foretold.
-#include "cuda/solver.h"
+#include "cuda/plugin_calls.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "cuda/support.h"
-#include "solve/layers/device_memory.h"
+#include "solve/layers/layer_solver.h"
 
 namespace detent::cuda {
 namespace {

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "cuda/layer_pass.h"
 #include "cuda/pass_rows.h"
-#include "cuda/sample_batches.h"
 #include "cuda/streamed.h"
 #include "cuda/support.h"
 #include "solve/layers/streamed.h"

@@ -1,8 +1,8 @@
 // Devices for the tests: the host as eight of them, or GPUs, of which there may be fewer than are asked for.
 #pragma once
 
-#include "cuda/rows.h"
-#include "solve/layers/samples.h"
+#include "cuda/gram_rows.h"
+#include "solve/layers/mini_batches.h"
 #include "solve/layers/solver.h"
 #include "solve/support.h"
 

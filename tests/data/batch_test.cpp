@@ -1,4 +1,4 @@
-#include "data/batch.h"
+#include "data/source.h"
 
 #include <algorithm>
 #include <fstream>

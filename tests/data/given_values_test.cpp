@@ -1,4 +1,4 @@
-#include "data/given_values.h"
+#include "data/given_inputs.h"
 
 #include "support.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/formats/text.h"
+#include "data/sample.h"
 #include "support.h"
 
 namespace detent::data::test {

@@ -1,10 +1,10 @@
-#include "data/formats/npy.h"
+#include "data/numpy.h"
 
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
+#include "base/text.h"
 #include "support.h"
 
 namespace detent::data::test {

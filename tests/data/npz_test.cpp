@@ -1,11 +1,11 @@
-#include "data/formats/npz.h"
+#include "data/numpy.h"
 
 #include <sys/stat.h>
 
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
+#include "base/text.h"
 #include "support.h"
 
 namespace detent::data::test {

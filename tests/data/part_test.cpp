@@ -1,4 +1,4 @@
-#include "data/part.h"
+#include "data/source.h"
 
 #include <gtest/gtest.h>
 

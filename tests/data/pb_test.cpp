@@ -1,4 +1,4 @@
-#include "data/formats/pb.h"
+#include "data/load.h"
 
 #include <protozero/pbf_writer.hpp>
 #include <string>

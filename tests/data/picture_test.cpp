@@ -1,12 +1,11 @@
 // Pictures: other sizes as PIL makes them, and how they become the input of a model.
-#include "data/formats/picture.h"
+#include "data/pictures.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "base/file.h"
-#include "data/formats/picture_stream.h"
 #include "detent/error.h"
 
 namespace detent::data {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/replay.h"
 #include "data/sample.h"
+#include "data/source.h"
 #include "detent/samples.h"
 #include "support.h"
 

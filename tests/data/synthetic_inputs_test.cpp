@@ -1,5 +1,5 @@
 // Inputs for models without samples.
-#include "data/synthetic_inputs.h"
+#include "data/given_inputs.h"
 
 #include <cstring>
 
@@ -46,6 +46,19 @@ TEST(MadeUpInputs, AreNumbersThatModelsTake) {
   std::vector<std::int64_t> ids(3);
   std::memcpy(ids.data(), arrays[1].bytes.data(), arrays[1].bytes.size());
   EXPECT_EQ(ids, (std::vector<std::int64_t>{1, 1, 1}));
+}
+
+TEST(MadeUpInputs, HaveTheSizeThatIsAskedFor) {
+  const std::vector<InputSpec> inputs{{"x", DataType::float32, Shape{1000}},
+                                      {"free", DataType::float16, Shape{-1, -1}}};
+  const auto arrays = synthetic_inputs(inputs, {}, {}, {-2, 2, true, 64, 16});
+  EXPECT_EQ(arrays[1].shape, (Shape{1, 16}));
+  std::vector<float> floats(1000);
+  std::memcpy(floats.data(), arrays[0].bytes.data(), arrays[0].bytes.size());
+  EXPECT_TRUE(std::all_of(floats.begin(), floats.begin() + 250, [](float x) { return x == 0; }));
+  const auto [low, high] = std::minmax_element(floats.begin(), floats.end());
+  EXPECT_LT(*low, -1.8F);
+  EXPECT_GT(*high, 1.8F);
 }
 
 }  // namespace

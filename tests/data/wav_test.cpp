@@ -1,10 +1,10 @@
-#include "data/formats/wav.h"
+#include "data/load.h"
 
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
+#include "base/text.h"
 #include "support.h"
 
 namespace detent::data::test {

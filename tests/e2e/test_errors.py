@@ -246,3 +246,8 @@ def test_compare_refuses_negative_counts(option: str, model: Path, data: Path) -
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == USAGE
     assert run.stderr.startswith(f"detent: error: {option} must not be negative")
+
+
+def test_a_mistyped_model_is_what_is_told_first(tmp_path: Path) -> None:
+    told = support.detent("quantize", tmp_path / "nowhere.onnx", "-o", tmp_path / "q.onnx")
+    assert told.returncode == 3 and "cannot open model" in told.stderr and "nowhere.onnx" in told.stderr

@@ -65,3 +65,13 @@ def test_what_says_something_else_is_refused(folder: pathlib.Path, tmp_path: pat
         result = run(folder, tmp_path / "q.onnx", *options, "--calibration-data", folder / "data")
         assert result.returncode == 2 and says in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "here"),
+    [("int4", "q4"), ("AWQ", "q4"), ("gptq", "q4"), ("w4a16", "q4"), ("w8a8", "int8"), ("float16", "fp16"), ("fp4", "mxfp4")],
+)
+def test_names_that_others_have(elsewhere: str, here: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    command = [DETENT, "quantize", folder / "m.onnx", "-o", tmp_path / "q.onnx", "--format", elsewhere]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 2 and f"that is {here} here: " in told.stderr, told.stderr

@@ -1,6 +1,7 @@
 """What --shape says holds for samples as for the model: samples of other sizes are told as such before anything is written, and
 rows are put together where that is all that differs. In every form and for every target."""
 
+import subprocess
 from pathlib import Path
 
 import graphs
@@ -9,6 +10,8 @@ import onnx
 import pytest
 import support
 from failures import BAD_INPUT, USAGE, Place
+from onnx import helper, numpy_helper
+from support import DETENT, save_samples
 
 FORMS: dict[str, list[object]] = {
     "default": [],
@@ -79,3 +82,35 @@ def test_rows_are_put_together(place: Place, form: str) -> None:
 )
 def test_what_contradicts_the_model_is_told(place: Place, form: str, shape: str, says: str) -> None:
     place.refused(USAGE, says, place.inputs / "m.onnx", place.inputs / "data", *FORMS[form], "--shape", shape)
+
+
+@pytest.mark.parametrize(
+    "options", [["--shape", "x:4x8"], ["--format", "fp16", "--set", "no-keep-io-types"]], ids=["shape", "fp16"]
+)
+def test_what_a_model_says_of_its_inputs_and_outputs_stays(options: list[str], tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.random.default_rng(0).normal(0, 0.2, (8, 16)).astype(np.float32), "w")
+    ports = [helper.make_tensor_value_info(name, 1, ["n", width], f"what {name} holds") for name, width in (("x", 8), ("y", 16))]
+    for port in ports:
+        port.type.denotation = "TENSOR"
+        port.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], "m")], "g", ports[:1], ports[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    samples = [{"x": np.ones((4, 8), np.float32)}] * 8
+    data = save_samples(tmp_path / "data", samples)
+    command = [
+        DETENT,
+        "quantize",
+        tmp_path / "m.onnx",
+        "-o",
+        tmp_path / "q.onnx",
+        "--calibration-data",
+        data,
+        "--no-bench",
+        *options,
+    ]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    written = onnx.load(tmp_path / "q.onnx").graph
+    for port in (*written.input, *written.output):
+        assert port.doc_string == f"what {port.name} holds" and port.type.denotation == "TENSOR", port
+        assert port.type.tensor_type.shape.dim[0].denotation == "DATA_BATCH", port

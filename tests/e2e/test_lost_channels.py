@@ -95,3 +95,30 @@ def test_channels_of_another_size_have_their_own_figure(tmp_path: Path, data: Pa
     group = told["worst_channels"]
     assert (group["output"], group["axis"], group["first"], group["last"]) == ("y", axis, 4, 11)
     assert group["sqnr_db"] == pytest.approx(own, abs=0.1)
+
+
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_classes_that_change_are_told(bits: str, tmp_path: Path) -> None:
+    """Of rows whose class is not the usual one, as of letters beside a recognizer's blank."""
+    rng = np.random.default_rng(5)
+    logits = rng.normal(0, 0.3, (32, 12)).astype(np.float32)
+    bias = np.float32([2.5] + [0] * 11)  # of the class that says nothing
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "m"),
+        helper.make_node("Add", ["m", "b"], ["a"], "a"),
+        helper.make_node("Softmax", ["a"], ["y"], "y", axis=-1),
+    ]
+    ports = [helper.make_tensor_value_info(name, 1, [40, n]) for name, n in (("x", 32), ("y", 12))]
+    constants = [numpy_helper.from_array(logits, "w"), numpy_helper.from_array(bias, "b")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": rng.normal(0, 1, (40, 32)).astype(np.float32)} for _ in range(8)])
+    options = ["--preset", "balanced", "--optimize-for", "size", "--weight-type", bits]
+    told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *options)["outcome"]
+    changed = [reason for reason in told["reasons"] if "have another class" in reason]
+    expected, found = (support.load(tmp_path / f"{n}.onnx") for n in "mq")
+    rows = [np.concatenate([s.run(None, x)[0] for x in support.load_samples(data)]) for s in (expected, found)]
+    classes = [row.argmax(-1) for row in rows]
+    read = (classes[0] != 0) | (classes[1] != 0)
+    assert bool(changed) == (np.mean(classes[0][read] != classes[1][read]) > 0.02), (told, classes)
+    assert bool(changed) == (bits == "int4") and (not changed or told["answer"] != "yes"), told

@@ -147,3 +147,27 @@ def test_stopped_by_the_user(number: signal.Signals, begun: bool, place: Place) 
         check(INTERRUPTED, "interrupted", process.returncode, stderr, stdout)
     assert not list(place.out.iterdir())
     place.assert_no_temporary_files()
+
+
+@pytest.mark.parametrize("output", ["file", "dangling", "missing/o", "n" * 250, ".", "-", "claimed"])
+def test_a_search_looks_at_its_output_first(output: str, tmp_path: Path, model: Path, data: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / ".claimed.partial").mkdir()
+    (tmp_path / ".claimed.partial" / "mine").touch()
+    command = [DETENT, "search", model, "-o", output, "--calibration-data", data, "--points", "1", "--formats", "int8"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == USAGE and "samples" not in result.stderr, result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name in ("-", "claimed", ".n.partial")) == []
+    assert (tmp_path / ".claimed.partial" / "mine").exists()
+
+
+def test_copies_are_as_private_as_the_model(tmp_path: Path, model: Path) -> None:
+    private, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    private.write_bytes(model.read_bytes())
+    private.chmod(0o600)
+    for mode in (0o600, 0o640):  # the model's, then the replaced file's
+        result = support.detent("quantize", private, "-o", output, "--weights-only", "--no-bench")
+        assert result.returncode == 0, result.stderr
+        assert output.stat().st_mode & 0o777 == mode
+        output.chmod(0o640)

@@ -226,3 +226,82 @@ def test_what_holds_no_numbers_is_not_said_to_be_the_same(tmp_path: Path) -> Non
     assert told["accuracy"]["samples"] == 0
     assert "the compared outputs are those" not in told["outcome"]["headline"]
     assert [note for note in told["notes"] if note.startswith("not compared") and note.endswith("name")]
+
+
+def branches(type_: int) -> onnx.ModelProto:
+    """Two products, in the bodies of an If. ONNX Runtime 1.31 and 1.32 lose such weights as DequantizeLinear in float16."""
+    dtype = helper.tensor_dtype_to_np_dtype(type_)
+    rng = np.random.default_rng(8)
+    weights = [onnx.numpy_helper.from_array(rng.normal(0, 0.3, (64, 64)).astype(dtype), name) for name in ("v", "w")]
+    bodies = [
+        helper.make_graph(
+            [helper.make_node("MatMul", ["x", name], [f"of_{name}"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"of_{name}", type_, None)],
+        )
+        for name in ("v", "w")
+    ]
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["is_large"]),
+        helper.make_node("If", ["is_large"], ["y"], then_branch=bodies[0], else_branch=bodies[1]),
+    ]
+    io = [[helper.make_tensor_value_info(name, type_, ["n", 64])] for name in ("x", "y")]
+    zero = onnx.numpy_helper.from_array(np.zeros((), dtype), "zero")
+    graph = helper.make_graph(nodes, "g", *io, [*weights, zero])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+@pytest.mark.parametrize("type_", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_a_form_that_the_runtime_loses_is_written_in_another(tmp_path: Path, type_: int) -> None:
+    onnx.save(branches(type_), tmp_path / "m.onnx")
+    options = ["--weights-only", "--set", "weights-form=qdq", "--float", "16"]
+    result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options, "--no-bench")
+    assert result.returncode == 0, result.stderr
+    assert "weights are stored for MatMulNBits instead" in result.stderr
+    x = np.random.default_rng(9).normal(0, 1, (4, 64)).astype(helper.tensor_dtype_to_np_dtype(type_))
+    for sign in (1, -1):
+        feed = {"x": np.abs(x) * x.dtype.type(sign)}
+        expected, found = (support.load(tmp_path / f"{name}.onnx").run(None, feed) for name in "mq")
+        assert support.sqnr([expected], [found]) > 10
+
+
+def wide_values() -> onnx.ModelProto:
+    """Numbers beyond those of float16 between two products, whichever inputs come."""
+    rng = np.random.default_rng(10)
+    b = graphs.Builder(10)
+    x = b.add(
+        "MatMul",
+        b.add("MatMul", "x", b.weight("u", 64, 64)),
+        b.constant("v", rng.normal(0, 5e4, (64, 64)), np.float32),
+        name="wide",
+    )
+    x = b.add("MatMul", b.add("Mul", x, b.constant("k", 1e-4, np.float32), name="narrow"), b.weight("w", 64, 16))
+    return b.model({"x": (TensorProto.FLOAT, ["n", 64])}, [x])
+
+
+@pytest.mark.parametrize("form", ["fp16", "q4f16"])
+def test_without_samples_made_up_inputs_tell_what_16_bits_do_not_hold(tmp_path: Path, form: str) -> None:
+    """ONNX Runtime's CPU computes float16 in float32: here values are rounded as devices do."""
+    onnx.save(wide_values(), tmp_path / "m.onnx")
+    result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--format", form, "--no-bench")
+    assert result.returncode == 0, result.stderr
+    assert "they stay in float32: narrow, wide" in result.stderr
+    rng = np.random.default_rng(11)
+    samples = support.save_samples(tmp_path / "d", [{"x": rng.normal(0, 1, (4, 64)).astype(np.float32)} for _ in range(2)])
+    compared = run("", "compare", tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", samples, "--json")
+    assert json.loads(compared.stdout)["outputs"][0]["sqnr_db"] > 12
+
+
+def test_what_no_node_in_float32_mends_ends_with_its_name(tmp_path: Path) -> None:
+    """A result that float16 cannot hold, where results are to have 16 bits."""
+    model = wide_values()
+    del model.graph.node[-2:]
+    model.graph.output[0].name = model.graph.node[-1].output[0]
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 64
+    onnx.save(model, tmp_path / "m.onnx")
+    options = ["--format", "fp16", "--set", "no-keep-io-types", "--no-bench"]
+    result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options)
+    assert result.returncode == BAD_INPUT and "node 'wide'" in result.stderr, result.stderr
+    assert not (tmp_path / "q.onnx").exists()

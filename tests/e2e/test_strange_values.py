@@ -6,9 +6,13 @@ import random
 import subprocess
 import zlib
 
+import graphs
+import numpy as np
+import onnx
 import pytest
 import support
 from failures import BAD_INPUT, DEVICE, RESOURCE, USAGE, Place
+from graphs import FLOAT, Builder
 from support import DETENT, Path
 
 COMMANDS = {
@@ -78,3 +82,48 @@ def test_every_option(place: Place, model: Path, data: Path) -> None:
             assert [path.lstat().st_mode for path in things] == kinds, said
             for made in place.out.iterdir():
                 subprocess.run(["rm", "-rf", made], check=True)
+
+
+FINETUNED = [["--finetune", "gptq"], ["--finetune", "adaround", "--set", "num-iterations=5"]]
+
+
+@pytest.mark.parametrize("options", [*FINETUNED, [], ["--weight-type", "int4"], ["--target", "openvino"]], ids=" ".join)
+def test_weights_without_elements(tmp_path: Path, options: list[str]) -> None:
+    """ONNX Runtime multiplies them, and gives zeros."""
+    b = graphs.Builder(2)
+    x = b.add("MatMul", "x", b.constant("v", np.zeros((16, 0)), np.float32))
+    x = b.add("Add", b.add("MatMul", x, b.constant("w", np.zeros((0, 16)), np.float32)), "x")
+    onnx.save(b.model({"x": (graphs.FLOAT, ["n", 16])}, [b.add("MatMul", x, b.weight("u", 16, 16))]), tmp_path / "m.onnx")
+    rng = np.random.default_rng(3)
+    samples = [{"x": rng.normal(0, 1, (4, 16)).astype(np.float32)} for _ in range(4)]
+    data = support.save_samples(tmp_path / "d", samples)
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--no-bench"]
+    result = support.detent(*command, "--optimize-for", "size", "--threads", "1", *options)
+    assert result.returncode == 0, result.stderr
+    float_model, quantized = (support.outputs(support.load(tmp_path / f"{name}.onnx"), samples) for name in "mq")
+    assert support.sqnr(float_model, quantized) > 10
+
+
+def test_metadata_are_read_when_the_model_is(tmp_path: Path, model: Path, data: Path) -> None:
+    """An entry with a group, which nothing writes: no command meets it in the midst of its work."""
+    for number, entry in enumerate((b"\x0a\x01a\x1b\x08\x01\x1c", b"\x0b\x0c")):
+        damaged = tmp_path / f"{number}.onnx"
+        damaged.write_bytes(model.read_bytes() + b"\x72" + bytes([len(entry)]) + entry)
+        result = support.detent("compare", model, damaged, "--calibration-data", data)
+        assert result.returncode == BAD_INPUT and "internal" not in result.stderr, result.stderr
+
+
+def test_samples_that_hold_no_values_tell_of_no_accuracy(tmp_path: Path) -> None:
+    b = Builder()
+    model = b.model({"x": (FLOAT, ["n", "t", 8])}, [b.add("Relu", b.add("MatMul", "x", b.weight("w", 8, 32)))])
+    onnx.save(model, tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": np.zeros((1, 0, 8), np.float32)}])
+    files = [tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration-data", data]
+    told = support.detent("quantize", files[0], "-o", *files[1:], "--activations", "dynamic")
+    assert told.returncode == 0, told.stderr
+    assert "Accuracy was not measured" in told.stdout and " inf" not in told.stdout
+    for command in (["compare"], ["verify"]):
+        told = support.detent(*command, *files)
+        assert told.returncode == 0 and " inf" not in told.stdout, told.stdout
+    refused = support.detent("compare", *files, "--min-sqnr", 20)
+    assert refused.returncode == 3 and "no output could be compared" in refused.stderr

@@ -331,3 +331,24 @@ def test_what_draws_numbers_beside_convolutions_is_refused_in_bfloat16(tmp_path,
     assert f"{' '.join(asked)} raises '" in refused.stderr and f"draws no numbers there for {kind} '" in refused.stderr
     assert "; make what it draws an input of the model" in refused.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_prelu_stays_on_the_htp_beside_16_bits(tmp_path):
+    """The HTP has it with 8 bits alone, and fallback to 16 raises the accuracy of what is around it."""
+    rng = np.random.default_rng(1)
+    b, read = Builder(), "x"
+    for i in range(4):
+        weight = rng.normal(0, 0.2, (8, 8, 3, 3))
+        weight[3] *= 8
+        if i > 0:
+            weight[:, 3] /= 8
+        read = b.add("Conv", read, b.constant(f"w{i}", weight), name=f"conv{i}", pads=[1, 1, 1, 1])
+        if i < 3:
+            read = b.add("PRelu", read, b.constant(f"s{i}", np.full((8, 1, 1), 0.25)), name=f"prelu{i}")
+    onnx.save(b.model({"x": (FLOAT, [1, 8, 16, 16])}, [read]), tmp_path / "m.onnx")
+    save_samples(tmp_path / "data", [{"x": rng.normal(0, 1, (1, 8, 16, 16)).astype(np.float32)} for _ in range(8)])
+    out = quantized(tmp_path, "qnn", "--set", "equalize=off", preset="balanced")
+    told = checked(out, "qnn")
+    assert (told["falls_back"], told["refused"], told["partitions"]) == (0, 0, 1), told
+    wide = onnx.load(out).graph.initializer
+    assert any(t.data_type == onnx.TensorProto.UINT16 for t in wide)

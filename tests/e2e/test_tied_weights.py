@@ -112,9 +112,19 @@ def test_dequantizers_share_a_table(tmp_path: Path, bits: int, block: object) ->
     assert sorted(types) == ["DequantizeLinear", "Gather", "MatMulNBits"]
 
 
-def test_a_table_that_stays_in_float_is_told(tmp_path: Path) -> None:
-    result = support.weights_only(tied(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--weights-form", "qdq")
-    assert any("'table' stays in float as well" in note for note in result["notes"])
+@pytest.mark.parametrize("others", [0, 2000])
+def test_a_table_that_stays_in_float_has_blocks_beside_it_where_the_file_shrinks(others: int, tmp_path: Path) -> None:
+    model = onnx.load(tied(tmp_path / "m.onnx"))
+    small, large = (numpy_helper.from_array(RNG.normal(0, 0.1, (96, n)).astype(np.float32), f"w{n}") for n in (4, others + 1))
+    model.graph.initializer.extend([small, large])
+    for weight, out in ((small, "small"), (large, "large")):
+        model.graph.node.append(helper.make_node("MatMul", ["y", weight.name], [out], out))
+        model.graph.output.append(helper.make_tensor_value_info(out, TensorProto.FLOAT, ["n", weight.dims[1]]))
+    onnx.save(model, tmp_path / "m.onnx")
+    result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--weights-form", "qdq")
+    assert any("'table' stays in float as well" in note for note in result["notes"]) == (others > 0), result["notes"]
+    assert any("'head' stays in float" in note for note in result["notes"]) == (others == 0), result["notes"]
+    assert result["model_bytes_after"] < result["model_bytes_before"]
 
 
 def test_products_share_data_in_a_file_beside_the_model(tmp_path: Path) -> None:

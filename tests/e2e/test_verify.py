@@ -10,6 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from graphs import FLOAT, Builder
+from onnx import helper, numpy_helper
 from support import MODELS, Path, detent, quantize, save_samples
 from test_integers import PRODUCTS, large_weights
 
@@ -116,6 +117,24 @@ def test_what_is_refused(large: tuple[Path, Path], tmp_path: Path) -> None:
     onnx.save(graphs.small_cnn(), tmp_path / "other.onnx")
     other = detent("verify", tmp_path / "other.onnx", tmp_path / "q.onnx", "--calibration-data", data)
     assert other.returncode == 3 and "differ in the names" in other.stderr
+
+
+@pytest.mark.parametrize("name", ["int8", "a16w8"])
+def test_constants_that_are_sparse(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    weight, x = rng.normal(0, 0.2, (2, 32, 32)).astype(np.float32), rng.normal(0, 1, (4, 8, 32)).astype(np.float32)
+    b = Builder()
+    read = b.add("Relu", b.add("MatMul", "x", b.constant("dense", weight[0])))
+    model = b.model({"x": (FLOAT, [8, 32])}, [b.add("MatMul", read, b.constant("sparse", weight[1]))])
+    model.graph.initializer.remove(model.graph.initializer[1])
+    where = np.flatnonzero(weight[1] > 0.2)
+    parts = [numpy_helper.from_array(weight[1].ravel()[where], "sparse"), numpy_helper.from_array(where, "sparse_at")]
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(*parts, [32, 32]))
+    onnx.save(model, tmp_path / "m.onnx")
+    data = save_samples(tmp_path / "data", [{"x": sample} for sample in x])
+    quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, "--format", name)
+    (output,) = verified(tmp_path / "m.onnx", tmp_path / "q.onnx", data)["outputs"]
+    assert output["deployed"]["sqnr_db"] > 25, output
 
 
 def test_the_text(large: tuple[Path, Path], tmp_path: Path) -> None:

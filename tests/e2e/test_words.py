@@ -75,3 +75,22 @@ def test_compare_does_not_advise_what_was_done(tmp_path: Path) -> None:
         report = support.detent("compare", tmp_path / "cnn.onnx", tmp_path / "out.onnx", "--calibration-data", data, "--json")
         advised[method] = any("--finetune" in layer.get("suggestion", "") for layer in json.loads(report.stdout)["layers"])
     assert advised == {"nearest": True, "gptq": False}
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan", "compare", "verify", "check"])
+def test_names_stay_on_their_line(tmp_path: Path, command: str) -> None:
+    """GitHub takes a line that begins with "::error::" for an order, and three backticks end a block of text."""
+    evil = "y\n```\n::error::[link](http://evil.example)\n"
+    rng = np.random.default_rng(1)
+    w = numpy_helper.from_array(rng.normal(0, 0.2, (64, 64)).astype(np.float32), "w\n::error::")
+    io = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64])] for name in ("x", evil)]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", w.name], [evil], evil)], "g", *io, [w])
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "d", [{"x": rng.normal(0, 1, (4, 64)).astype(np.float32)} for _ in range(2)])
+    model, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    made = support.detent("quantize", model, "-o", output, "--calibration-data", data, "--no-bench", "--optimize-for", "size")
+    assert made.returncode == 0, made.stderr
+    given = {"inspect": [model], "plan": [model], "check": [output, "--target", "openvino"]}
+    told = support.detent(command, *given.get(command, [model, output, "--calibration-data", data]))
+    for text in (made.stdout, made.stderr, told.stdout, told.stderr):
+        assert not any(line.startswith(("::", "```")) for line in text.splitlines()), text

@@ -1,5 +1,5 @@
 // A row gives the same bits alone as among others, and nearly those that the runtime gives without the rewrite.
-#include "exec/batch_invariant.h"
+#include "exec/sweep.h"
 
 #include <cmath>
 

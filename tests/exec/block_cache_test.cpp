@@ -1,4 +1,4 @@
-#include "exec/block_cache.h"
+#include "exec/runtime.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

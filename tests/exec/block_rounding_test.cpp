@@ -1,5 +1,5 @@
 // Blocks of numbers with one exponent, rounded as AMD Quark's operators round them.
-#include "exec/block_rounding.h"
+#include "exec/operators.h"
 
 #include <gtest/gtest.h>
 

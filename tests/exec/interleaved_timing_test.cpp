@@ -1,5 +1,5 @@
 // Runs of several models in turns.
-#include "exec/interleaved_timing.h"
+#include "exec/timing.h"
 
 #include "exec/support.h"
 

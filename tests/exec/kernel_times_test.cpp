@@ -1,5 +1,5 @@
 // Times of the kernels of a plain session, and the values that they make.
-#include "exec/kernel_times.h"
+#include "exec/timing.h"
 
 #include <algorithm>
 

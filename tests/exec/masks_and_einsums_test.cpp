@@ -5,10 +5,10 @@
 
 #include "exec/support.h"
 #include "graph/constants.h"
-#include "graph/masks.h"
-#include "graph/rewrites/einsum_weights.h"
-#include "graph/rewrites/fixed_shapes.h"
-#include "onnx/half.h"
+#include "graph/patterns.h"
+#include "graph/rewrites/product_forms.h"
+#include "graph/rewrites/unfold.h"
+#include "onnx/packed_numbers.h"
 #include "onnx/write.h"
 
 namespace detent::exec::test {

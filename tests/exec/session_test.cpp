@@ -1,5 +1,5 @@
 // Sessions, probing, constants, and weights that the runtime reads straight from their files.
-#include "exec/runtime_impl.h"
+#include "exec/runtime.h"
 #include "exec/support.h"
 
 namespace detent::exec::test {

@@ -1,12 +1,16 @@
 """Mutated models, and valid ones at random, through detent, ONNX Runtime and onnx's checker: detent refuses, or agrees.
 
-    differential.py DETENT [--count N | --minutes M] [--seed S] [--keep FOLDER]
+    differential.py DETENT [--count N | --minutes M] [--seed S] [--keep FOLDER] [--forms]
 
 Of each model detent makes a quantized one, and the float one as it was calibrated (--set prepared-output). It has to end with
 one of its exit codes; a model that the runtime does not run must be refused, the prepared one must compute what the
 runtime computes of the given one, and what is written must load. Exit code 1 where any of this does not hold; --keep gets
 the models. Of four models one is not mutated but made at random (random_graphs.py): what the runtime runs of these must
-not be refused. Models that only the checker refuses are counted: the runtime is the one that deployed models meet.
+not be refused. With --forms all models are made at random, some of them strange, and each goes through a form that is
+drawn for it: what is written has to load and to be within 6 dB of the float model at the runtime's default optimizations,
+or detent says that it is not (100 runs are a test; by night --count 5000).
+
+Models that only the checker refuses are counted: the runtime is the one that deployed models meet.
 """
 
 import argparse
@@ -28,6 +32,13 @@ from random_graphs import random_model
 
 INTERESTING = (0, 1, 2, 3, 4, -1, -2, 7, 16, 127, 255, 1 << 31, (1 << 63) - 1, -(1 << 63))
 CODES = {0, 2, 3, 4, 5}
+FORMS = [
+    "--preset plain", "--optimize-for size", "--optimize-for size --finetune gptq", "--format int8-dynamic", "--format a16w8",
+    "--format q8", "--format q4", "--format q4 --set weights-form=qdq", "--format q8 --block-size channel", "--format fp16",
+    "--format q4f16", "--format q8 --set weights-form=qdq --float 16", "--preset balanced --float 16", "--quant-format qoperator",
+]  # fmt: skip
+FAR_DB = 6
+WORDS = ("dB", "infinite", "Nothing was quantized", "optimizations")
 TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 
@@ -110,13 +121,14 @@ def in_child(act: object) -> object:
     return pickle.loads(data) if data else None  # noqa: S301
 
 
-def session(path: Path) -> object:
+def session(path: Path, optimized: bool = False) -> object:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
@@ -131,7 +143,7 @@ def sample(inputs: list) -> dict[str, np.ndarray]:
     return made
 
 
-def outputs(path: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+def outputs(path: Path, feed: dict[str, np.ndarray], optimized: bool = False) -> list[np.ndarray] | None:
     """None: the runtime refuses the model or the run, or takes more than a few seconds."""
 
     def run() -> list[np.ndarray]:
@@ -140,7 +152,7 @@ def outputs(path: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray] | None:
 
         resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-        return [np.asarray(o) for o in session(path).run(None, feed)]
+        return [np.asarray(o) for o in session(path, optimized).run(None, feed)]
 
     return in_child(run)
 
@@ -198,6 +210,44 @@ def judge(detent: Path, model: Path, folder: Path, seen: Counter, is_valid: bool
     return "" if outputs(out, feed) is not None else "the runtime does not run the quantized model"
 
 
+def worst_db(wanted: list[np.ndarray], found: list[np.ndarray]) -> float:
+    worst = np.inf
+    for x, y in zip(wanted, found, strict=True):
+        signal, noise = (np.square(a.astype(np.float64)).sum() for a in (x, x.astype(np.float64) - y))
+        if signal > 0:
+            worst = min(worst, 10 * np.log10(signal / max(noise, 1e-30)) if np.isfinite(noise) else -np.inf)
+    return worst
+
+
+def judge_form(detent: Path, model: Path, folder: Path, seen: Counter, rng: random.Random) -> str:
+    """What does not hold of one form; "": nothing."""
+    feed = in_child(lambda: sample(session(model).get_inputs()))
+    wanted = outputs(model, feed, optimized=True) if feed is not None else None
+    if wanted is None:
+        seen["not run by the runtime"] += 1
+        return ""
+    data, out, form = folder / "data", folder / "out.onnx", rng.choice(FORMS)
+    data.mkdir(exist_ok=True)
+    np.savez(data / "0.npz", **feed)
+    out.unlink(missing_ok=True)
+    command = [str(detent), "quantize", str(model), "-o", str(out), *form.split(), "--threads", "1", "--no-bench"]
+    if rng.random() < 0.7 or not any(word in form for word in ("q4", "q8", "fp16", "dynamic")):  # noqa: PLR2004
+        command += ["--calibration-data", str(data)]
+    ended = subprocess.run([*command, "--time-limit", "60"], capture_output=True, text=True, timeout=120, check=False)
+    told = ended.stdout + ended.stderr
+    if ended.returncode not in CODES:
+        return f"{form}: detent ended with {ended.returncode}: {told[-300:]}"
+    if ended.returncode != 0:
+        seen["refused"] += 1
+        return "" if not out.exists() else f"{form}: a refusal leaves a file: {told[-300:]}"
+    seen["written"] += 1
+    found = outputs(out, feed, optimized=True)
+    if found is None:
+        return f"{form}: the runtime does not run the quantized model"
+    db = worst_db(wanted, found)
+    return f"{form}: {db:.1f} dB without a word" if db < FAR_DB and not any(word in told for word in WORDS) else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("detent", type=Path)
@@ -205,6 +255,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--forms", action="store_true")
     given = parser.parse_args()
     rng, seen, findings, tried = random.Random(given.seed), Counter(), 0, 0
     until = time.monotonic() + 60 * given.minutes
@@ -212,15 +263,16 @@ def main() -> int:
         folder = Path(scratch)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         while tried < given.count or time.monotonic() < until:
-            is_valid = rng.randrange(4) == 0
-            model = random_model(rng) if is_valid else rng.choice(MODELS)()
+            is_valid = given.forms or rng.randrange(4) == 0
+            model = random_model(rng, given.forms) if is_valid else rng.choice(MODELS)()
             for _ in range(0 if is_valid else rng.choice([0, 1, 1, 2, 3])):
                 mutate(model, rng)
             tried += 1
             seen["made at random"] += is_valid
             path = folder / "model.onnx"
             path.write_bytes(model.SerializeToString())
-            wrong = judge(given.detent.resolve(), path, folder, seen, is_valid)
+            detent = given.detent.resolve()
+            wrong = judge_form(detent, path, folder, seen, rng) if given.forms else judge(detent, path, folder, seen, is_valid)
             if wrong:
                 findings += 1
                 print(f"finding: model {tried} of seed {given.seed}: {wrong}")

@@ -14,9 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/file.h"
-#include "base/printable.h"
+#include "base/text.h"
 #include "detent/error.h"
 
 namespace detent::fuzz {

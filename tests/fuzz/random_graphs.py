@@ -1,4 +1,5 @@
-"""Valid models at random: bodies in bodies, functions, values and weights that many nodes read, names used again."""
+"""Valid models at random: bodies in bodies, functions, values and weights that many nodes read, names used again. Strange
+ones have If nodes whose condition is known, weights without elements, and sparse ones."""
 
 import random
 
@@ -17,6 +18,7 @@ class Graph:
         self.rng, self.values, self.prefix, self.made = rng, list(around), prefix, []
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
+        self.sparse: list[onnx.SparseTensorProto] = []
 
     def add(self, op_type: str, inputs: list[str], outputs: int = 1, name: str = "", **attributes: object) -> str:
         made = [f"{self.prefix}{len(self.nodes)}_{o}" for o in range(outputs)]
@@ -34,10 +36,22 @@ class Graph:
         self.initializers.append(numpy_helper.from_array(array, name))
         return name
 
+    def empty_weight(self, *shape: int) -> str:
+        name = f"{self.prefix}e{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.zeros(shape, np.float32), name))
+        return name
+
+    def sparse_weight(self) -> str:
+        name = f"{self.prefix}s{len(self.sparse)}"
+        places = np.array(sorted(self.rng.sample(range(WIDTH * WIDTH), WIDTH)), np.int64)
+        values = numpy_helper.from_array(np.linspace(-1, 1, WIDTH, dtype=np.float32), name)
+        self.sparse.append(helper.make_sparse_tensor(values, numpy_helper.from_array(places, name + "_at"), [WIDTH, WIDTH]))
+        return name
+
 
 class Maker:
-    def __init__(self, rng: random.Random) -> None:
-        self.rng, self.functions, self.bodies = rng, [], 0
+    def __init__(self, rng: random.Random, strange: bool = False) -> None:
+        self.rng, self.functions, self.bodies, self.strange = rng, [], 0, strange
         self.main = Graph(rng, ["x"], "v")
         self.weights = [self.main.weight() for _ in range(2)]
 
@@ -53,6 +67,8 @@ class Maker:
     def fill(self, graph: Graph, depth: int, count: int) -> None:
         for _ in range(count):
             kinds = [self.product, self.product, self.shared, self.elementwise, self.call]
+            if self.strange:
+                kinds += [self.nothing, self.sparse]
             self.rng.choice(kinds + ([self.branch, self.loop, self.scan] if depth < 3 else []))(graph, depth)
 
     def product(self, graph: Graph, _: int) -> None:
@@ -68,6 +84,18 @@ class Maker:
             graph.add("MatMul", [graph.any(), turned])
         else:
             graph.add("Gemm", [graph.any(), weight], transB=self.rng.randrange(2))
+
+    def nothing(self, graph: Graph, _: int) -> None:
+        """Two products by way of a value without elements: zeros."""
+        inner = graph.add("MatMul", [graph.any(), graph.empty_weight(WIDTH, 0)])
+        graph.values.pop()
+        graph.made.pop()
+        zeros = graph.add("MatMul", [inner, graph.empty_weight(0, WIDTH)])
+        graph.add("Add", [zeros, graph.any()])
+
+    def sparse(self, graph: Graph, depth: int) -> None:
+        if depth == 0:
+            graph.add("MatMul", [graph.any(), graph.sparse_weight()])
 
     def elementwise(self, graph: Graph, _: int) -> None:
         if self.rng.random() < 0.5:
@@ -88,10 +116,22 @@ class Maker:
     def graph_of(self, body: Graph, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]) -> onnx.GraphProto:
         return helper.make_graph(body.nodes, "body", inputs, outputs, body.initializers)
 
+    def condition(self, graph: Graph) -> str:
+        """An input of the model, or what is known before it runs."""
+        kind = self.rng.randrange(4) if self.strange else 0
+        if kind < 2:  # noqa: PLR2004
+            return "c"
+        known = helper.make_tensor(f"{graph.prefix}k{len(graph.nodes)}", BOOL, [], [self.rng.random() < 0.5])
+        if kind == 2:  # noqa: PLR2004
+            graph.initializers.append(known)
+        else:
+            graph.nodes.append(helper.make_node("Constant", [], [known.name], known.name, value=known))
+        return known.name
+
     def branch(self, graph: Graph, depth: int) -> None:
         branches = [self.body(graph, depth + 1, []) for _ in range(2)]
         graphs = [self.graph_of(b, [], [value(b.made[-1], None)]) for b in branches]
-        graph.add("If", ["c"], then_branch=graphs[0], else_branch=graphs[1])
+        graph.add("If", [self.condition(graph)], then_branch=graphs[0], else_branch=graphs[1])
 
     def loop(self, graph: Graph, depth: int) -> None:
         state, number = f"state{depth}_{self.bodies}", f"i{depth}_{self.bodies}"
@@ -117,10 +157,11 @@ class Maker:
         ends = [last, *(v for v in self.main.made[:-1] if self.rng.random() < 0.15)]
         counts = [helper.make_tensor("n", INT64, [], [2])]
         inputs = [value("x", [1, WIDTH]), value("c", [], BOOL)]
-        graph = helper.make_graph(self.main.nodes, "g", inputs, [value(e, None) for e in ends], [*self.main.initializers, *counts])
+        outputs, constants = [value(e, None) for e in ends], [*self.main.initializers, *counts]
+        graph = helper.make_graph(self.main.nodes, "g", inputs, outputs, constants, sparse_initializer=self.main.sparse)
         opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid("own", 1)] if self.functions else [])]
         return helper.make_model(graph, ir_version=8, functions=self.functions, opset_imports=opsets)
 
 
-def random_model(rng: random.Random) -> onnx.ModelProto:
-    return Maker(rng).model()
+def random_model(rng: random.Random, strange: bool = False) -> onnx.ModelProto:
+    return Maker(rng, strange).model()

@@ -1,5 +1,5 @@
 // Bodies unfolded into the main graph, and folded again when the model is written.
-#include "graph/bodies.h"
+#include "graph/index.h"
 
 #include <gtest/gtest.h>
 

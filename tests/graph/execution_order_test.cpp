@@ -1,5 +1,5 @@
 // The runtime's order of nodes, against orders that ONNX Runtime 1.31 took (its profile tells).
-#include "graph/execution_order.h"
+#include "graph/execution.h"
 
 #include <gtest/gtest.h>
 

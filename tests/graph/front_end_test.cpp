@@ -1,5 +1,5 @@
 // Which nodes of small graphs make features of sound before a network learns anything.
-#include "graph/front_end.h"
+#include "graph/patterns.h"
 
 #include <gtest/gtest.h>
 

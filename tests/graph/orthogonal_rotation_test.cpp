@@ -1,4 +1,4 @@
-#include "graph/rewrites/orthogonal_rotation.h"
+#include "graph/rewrites/rotation.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
-#include "onnx/external_data.h"
 #include "onnx/support.h"
+#include "onnx/tensor.h"
 
 namespace detent::graph::test {
 

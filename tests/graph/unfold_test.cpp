@@ -3,7 +3,6 @@
 
 #include "graph/support.h"
 #include "onnx/functions.h"
-#include "onnx/local_functions.h"
 
 namespace detent::graph::test {
 namespace {
@@ -115,6 +114,60 @@ TEST(UnfoldedFunctions, StayCallsWhereACallHoldsABody) {
   unfold(model);
   EXPECT_EQ(op_types(model), Names{"f0"});
   EXPECT_EQ(model.other.size(), 2U);  // the function, and the IR version
+}
+
+onnx::Tensor condition(const std::string& name, std::uint8_t is_true) {
+  return onnx::make_tensor<std::uint8_t>(name, DataType::boolean, {}, {&is_true, 1});
+}
+
+// An If whose branches are "Neg" and "Abs" of x, or of what is around it.
+Node branching(const std::string& decides, std::vector<Node> then_nodes) {
+  return {"If",
+          "if",
+          {decides},
+          {"y"},
+          {body("then_branch", std::move(then_nodes), {value("t")}),
+           body("else_branch", {Node("Abs", "other", {"x"}, {"e"})}, {value("e")})}};
+}
+
+std::vector<std::string> operators(const Model& model) {
+  std::vector<std::string> types;
+  for (const auto& node : model.graph.nodes) types.push_back(node.op_type());
+  return types;
+}
+
+TEST(ConstantBranches, StandInThePlaceOfTheIf) {
+  const std::vector<Node> taken{Node("Neg", "n", {"x"}, {"t"})};
+  for (const bool is_true : {true, false}) {
+    auto model = make_model({branching("c", taken)}, {condition("c", is_true ? 1 : 0)});
+    unfold(model);
+    EXPECT_EQ(operators(model), (std::vector<std::string>{is_true ? "Neg" : "Abs", "Identity"}));
+    for (const auto& node : model.graph.nodes) EXPECT_EQ(node.body(), 0);
+    EXPECT_EQ(model.graph.nodes.back().outputs(), Names{"y"});
+    EXPECT_TRUE(model.graph.initializers.empty());
+  }
+}
+
+TEST(ConstantBranches, AreFoundThroughNotAndInBodiesOfOthers) {
+  const Node inner("If", "inner", {"turned"}, {"t"},
+                   {body("then_branch", {Node("Neg", "n", {"x"}, {"a"})}, {value("a")}),
+                    body("else_branch", {Node("Exp", "m", {"x"}, {"b"})}, {value("b")})});
+  auto model = make_model({Node("Not", "not", {"c"}, {"turned"}), branching("d", {inner})}, {condition("c", 1)}, 17,
+                          {value("x"), value("d", {}, DataType::boolean)});
+  unfold(model);
+  const auto types = operators(model);
+  EXPECT_EQ(std::count(types.begin(), types.end(), "If"), 1);
+  EXPECT_EQ(std::count(types.begin(), types.end(), "Neg"), 0);
+  EXPECT_EQ(std::count(types.begin(), types.end(), "Exp"), 1);
+  for (const auto& node : model.graph.nodes)
+    EXPECT_EQ(node.body() != 0, node.is("Exp") || node.is("Identity") || node.is("Abs"));
+}
+
+TEST(ConstantBranches, ConditionsThatAreInputsDecideWhenTheModelRuns) {
+  auto model = make_model({branching("c", {Node("Neg", "n", {"x"}, {"t"})})}, {condition("c", 1)}, 17,
+                          {value("x"), value("c", {}, DataType::boolean)});
+  unfold(model);
+  EXPECT_EQ(model.graph.nodes.back().op_type(), "If");
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
 // Arithmetic, traffic and memory of graphs, against counts made by hand.
-#include "graph/work.h"
+#include "graph/execution.h"
 
 #include <gtest/gtest.h>
 
-#include "graph/liveness.h"
 #include "graph/support.h"
 
 namespace detent::graph {

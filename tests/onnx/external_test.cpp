@@ -1,5 +1,5 @@
 // Which external data are accepted, and that nothing outside of the model's own directory is ever read.
-#include "onnx/external_data.h"
+#include "onnx/tensor.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "onnx/half.h"
+#include "onnx/packed_numbers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tensors with external data that are no initializers of the main graph: read by the rules, then part of the model.
-#include "onnx/inline_external.h"
+#include "onnx/model_read.h"
 
 #include "onnx/support.h"
 

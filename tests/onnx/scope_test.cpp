@@ -1,5 +1,5 @@
 // Which values a node may read, for every kind of graph that stands in another one.
-#include "onnx/scope.h"
+#include "onnx/functions.h"
 
 #include "onnx/support.h"
 

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "detent/error.h"
 #include "onnx/model.h"
 #include "onnx/write.h"

@@ -1,6 +1,6 @@
 // Every way in which a TensorProto may hold its elements, and every way in which it may lie about them.
-#include "onnx/external_data.h"
-#include "onnx/nibbles.h"
+#include "onnx/tensor.h"
+#include "onnx/packed_numbers.h"
 #include "onnx/support.h"
 
 namespace detent::onnx::test {

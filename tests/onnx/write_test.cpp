@@ -1,13 +1,12 @@
 // Writing: whole or not at all, data beside the model, and sizes that protobuf does not hold.
 #include "onnx/write.h"
-#include "base/working_file.h"
+#include "base/file.h"
 
 #include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "onnx/own_data.h"
 #include "onnx/support.h"
 
 namespace detent::onnx::test {

@@ -1,4 +1,4 @@
-#include "pipeline/search/search_choice.h"
+#include "pipeline/search.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "pipeline/search/shared_points.h"
+#include "pipeline/search_points.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace detent::pipeline {
 namespace {

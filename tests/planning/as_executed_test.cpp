@@ -1,12 +1,10 @@
 // The form that the runtime gives a model, and what of it is alive at a time, against what the runtime's allocator saw.
-#include "planning/as_executed.h"
+#include "planning/memory.h"
 
 #include <gtest/gtest.h>
 
 #include "exec/support.h"
-#include "graph/liveness.h"
-#include "planning/calibration.h"
-#include "planning/parts.h"
+#include "graph/execution.h"
 
 namespace detent::planning {
 namespace {

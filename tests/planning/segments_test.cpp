@@ -8,8 +8,7 @@
 #include <random>
 
 #include "graph/support.h"
-#include "planning/parts.h"
-#include "planning/segment_cost.h"
+#include "planning/memory.h"
 
 namespace detent::planning {
 namespace {

@@ -1,10 +1,9 @@
-#include "planning/side_by_side.h"
+#include "planning/segments.h"
 
 #include <gtest/gtest.h>
 
 #include "graph/support.h"
-#include "planning/parts.h"
-#include "planning/segment_cost.h"
+#include "planning/memory.h"
 
 namespace detent::planning {
 namespace {

@@ -1,5 +1,5 @@
 // On a made-up tree of the files that the driver amdgpu shows.
-#include "profile/amd_gpu.h"
+#include "profile/gpu_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "base/file.h"
-#include "profile/gpu.h"
 
 namespace detent::profile {
 namespace {

@@ -1,4 +1,4 @@
-#include "profile/device_activity.h"
+#include "profile/trace.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,6 @@
 
 #include "base/file.h"
 #include "profile/profiler.h"
-#include "profile/trace.h"
 
 namespace detent::profile {
 namespace {

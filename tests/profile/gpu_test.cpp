@@ -1,4 +1,4 @@
-#include "profile/gpu.h"
+#include "profile/gpu_memory.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>

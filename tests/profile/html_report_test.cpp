@@ -1,4 +1,4 @@
-#include "profile/html_report.h"
+#include "profile/report.h"
 
 #include <gtest/gtest.h>
 

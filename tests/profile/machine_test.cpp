@@ -9,7 +9,6 @@
 #include <iterator>
 
 #include "base/file.h"
-#include "profile/disk_rate.h"
 #include "profile/meters.h"
 
 namespace detent::profile {

@@ -1,4 +1,4 @@
-#include "profile/roofline.h"
+#include "profile/report.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "profile/timeline.h"
+#include "profile/trace.h"
 
 #include <gtest/gtest.h>
 

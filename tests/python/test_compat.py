@@ -346,3 +346,8 @@ def test_block_floats_of_quark(tmp_path, name):
     operator = "BFPQuantizeDequantize" if name in ("BFP16", "MX4", "MX6", "MX9") else "MXQuantizeDequantize"
     assert {node.op_type for node in made[0].graph.node if node.domain == "com.amd.quark"} == {operator}
     assert made[0].SerializeToString(deterministic=True) == made[1].SerializeToString(deterministic=True)
+
+
+def test_names_that_are_not_there_cannot_be_imported() -> None:
+    with pytest.raises(ImportError, match="is not supported by detent; quantize_static"):
+        from detent.compat import QDQQuantizer  # noqa: F401

@@ -60,3 +60,14 @@ def test_sparsity() -> None:
     assert weight.output_error > weight.dense_error > 0
     with pytest.raises(detent.UsageError, match="needs samples"):
         detent.quantize(product(), config=detent.Config(weights_only=given))
+
+
+def test_what_is_asked_for_most_stands_in_the_call() -> None:
+    written = detent.quantize(product(), format="q8")
+    assert written.result.weights[0].bits == 8
+    assert bytes(written) == bytes(detent.quantize(product(), config=detent.Config(format="q8")))
+    assert detent.plan(product(), format="q8").output_bytes > detent.plan(product(), format="q4").output_bytes
+    with pytest.raises(detent.UsageError, match="format is given twice"):
+        detent.quantize(product(), format="q8", config={"format": "q4"})
+    with pytest.raises(detent.UsageError, match="that is q4 here"):
+        detent.quantize(product(), format="int4")

@@ -1,5 +1,5 @@
 // What targets want of several values together, and of single operators.
-#include "quantization/placement/alignment.h"
+#include "quantization/placement/placement.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/blocks/bit_choice.h"
+#include "quantization/blocks/block_stream.h"
 
 #include <gtest/gtest.h>
 

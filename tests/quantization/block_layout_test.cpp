@@ -1,4 +1,4 @@
-#include "quantization/blocks/block_layout.h"
+#include "quantization/blocks/blocks.h"
 
 #include <gtest/gtest.h>
 

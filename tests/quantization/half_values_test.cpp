@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "onnx/half.h"
+#include "onnx/packed_numbers.h"
 
 namespace detent::quantization {
 namespace {

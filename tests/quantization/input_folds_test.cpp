@@ -1,4 +1,4 @@
-#include "quantization/blocks/input_folds.h"
+#include "quantization/blocks/block_weights.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/placement/integer_chains.h"
+#include "quantization/placement/value_kinds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/pairs.h"
+#include "quantization/weights.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 #include <set>
 
 #include "onnx/tensor.h"
-#include "quantization/weights.h"
 
 namespace detent::quantization {
 namespace {

@@ -1,9 +1,9 @@
-#include "quantization/placement/passthrough.h"
+#include "quantization/placement/selection.h"
 
 #include <gtest/gtest.h>
 
 #include "calibration/support.h"
-#include "quantization/ranges.h"
+#include "quantization/assignment.h"
 #include "support.h"
 
 namespace detent::quantization {

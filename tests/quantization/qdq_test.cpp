@@ -1,5 +1,4 @@
 #include "quantization/emit/qdq.h"
-#include "quantization/emit/read_values.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +7,7 @@
 #include <set>
 
 #include "graph/index.h"
-#include "onnx/external_data.h"
+#include "onnx/tensor.h"
 #include "support.h"
 
 namespace detent::quantization {
@@ -334,6 +333,26 @@ TEST(Emit, WeightsInBlocks) {
   EXPECT_EQ(scales, (std::vector<float>{2.0F / 127, 20.0F / 127, 4.0F / 127, 40.0F / 127, 5.0F / 127, 50.0F / 127}));
   EXPECT_EQ(elements<std::int8_t>(tensor(emitted.model, weight.stored)),
             (std::vector<std::int8_t>{64, -64, 127, 127, 95, 95, 127, -127, 127, 127}));
+}
+
+// ONNX Runtime would round inputs of 16 bits to 8 by an axis counted from the front, or by a scale without axes.
+TEST(Emit, WeightsBesideInputsOf16BitsAreNotFused) {
+  for (const bool wide : {true, false}) {
+    for (const bool per_channel : {true, false}) {
+      Builder b(21);
+      b.input("x").constant("w", {5, 2}, {1, -10, 2, 20, 3, 30, 4, -40, 5, 50});
+      b.node("MatMul", {"x", "w"}, {"y"}).output("y");
+      QuantConfig config;
+      config.activation_type = wide ? QuantType::uint16 : QuantType::uint8;
+      config.per_channel = per_channel;
+      const auto model = inserted(b, config, {{"x", {-1, 3}}, {"y", {-1, 3}}}).model;
+      const auto& dequantize = maker(model, "w_DequantizeLinear_Output");
+      EXPECT_EQ(dequantize.int_or("axis", -7), per_channel ? (wide ? -1 : 1) : -7);
+      const auto& scale = tensor(model, "w_scale").dims;
+      EXPECT_EQ(scale, tensor(model, "w_zero_point").dims);
+      EXPECT_EQ(scale, per_channel ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>(wide ? 1 : 0, 1));
+    }
+  }
 }
 
 // Values are found by the graph, whoever made the model and named its nodes.

@@ -1,4 +1,4 @@
-#include "quantization/ranges.h"
+#include "quantization/assignment.h"
 
 #include "calibration/support.h"
 #include "support.h"

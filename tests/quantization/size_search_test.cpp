@@ -1,4 +1,4 @@
-#include "quantization/blocks/size_search.h"
+#include "quantization/blocks/block_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Pairs of 16 bits around operators whose activations differ in width.
-#include "quantization/emit/widths.h"
+#include "quantization/emit/integer_operators.h"
 
 #include <gtest/gtest.h>
 

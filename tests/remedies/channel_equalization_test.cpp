@@ -1,4 +1,4 @@
-#include "remedies/channel_equalization.h"
+#include "remedies/equalization.h"
 
 #include <gtest/gtest.h>
 

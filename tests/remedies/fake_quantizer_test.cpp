@@ -1,4 +1,4 @@
-#include "remedies/fake_quantizer.h"
+#include "remedies/trial_model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "remedies/fallback_choice.h"
+#include "remedies/fallback.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "remedies/near_trials.h"
+#include "remedies/trials.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "calibration/methods.h"
-#include "remedies/workload.h"
+#include "remedies/fallback.h"
 #include "support.h"
 
 namespace detent::remedies {

@@ -1,4 +1,4 @@
-#include "remedies/shared_trials.h"
+#include "remedies/trials.h"
 
 #include <gtest/gtest.h>
 

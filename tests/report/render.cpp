@@ -4,7 +4,7 @@
 #include <iterator>
 #include <string>
 
-#include "profile/html_report.h"
+#include "profile/report.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) {

@@ -9,7 +9,7 @@
 #include "data/support.h"
 #include "exec/support.h"
 #include "onnx/write.h"
-#include "run/calibration_device.h"
+#include "run/collect.h"
 #include "run/samples/samples.h"
 
 namespace detent::run {

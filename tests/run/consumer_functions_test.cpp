@@ -1,12 +1,12 @@
-#include "run/model/consumer_functions.h"
+#include "run/model/proposals.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "exec/support.h"
-#include "quantization/placement/integer_chains.h"
 #include "quantization/placement/selection.h"
+#include "quantization/placement/value_kinds.h"
 #include "quantization/support.h"
 
 namespace detent::run {

@@ -1,4 +1,4 @@
-#include "run/samples/content_order.h"
+#include "run/samples/sample_feed.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A limit on time: it ends a run, and only when it has passed.
-#include "run/deadline.h"
+#include "run/context.h"
 
 #include <gtest/gtest.h>
 

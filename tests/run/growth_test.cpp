@@ -3,15 +3,14 @@
 #include <sys/resource.h>
 
 #include "exec/emit.h"
-#include "graph/execution_order.h"
+#include "graph/execution.h"
 #include "graph/index.h"
-#include "graph/liveness.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/segment.h"
 #include "planning/segments.h"
 #include "quantization/emit/barriers.h"
 #include "quantization/support.h"
-#include "run/records/quantize_result.h"
+#include "run/records/run_report.h"
 
 namespace detent::run {
 namespace {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "exec/support.h"
-#include "run/comparison/latency_change.h"
 
 namespace detent::run {
 namespace {

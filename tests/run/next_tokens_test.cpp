@@ -1,4 +1,4 @@
-#include "run/comparison/next_tokens.h"
+#include "run/comparison/outcome.h"
 
 #include <gtest/gtest.h>
 

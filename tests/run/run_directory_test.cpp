@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "detent/error.h"
-#include "run/files/checkpoint.h"
 
 namespace detent::run {
 namespace {

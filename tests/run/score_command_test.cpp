@@ -1,5 +1,5 @@
 // A user's command: what it prints, how it is ended, and what its scores are worth.
-#include "run/comparison/score_command.h"
+#include "run/comparison/proof.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,6 @@
 #include <limits>
 #include <random>
 
-#include "searching/elimination.h"
 #include "searching/front.h"
 
 namespace detent::searching {

@@ -1,4 +1,4 @@
-#include "searching/fleet.h"
+#include "searching/front.h"
 
 #include <gtest/gtest.h>
 

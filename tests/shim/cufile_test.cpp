@@ -1,4 +1,4 @@
-#include "shim/cufile.h"
+#include "shim/cuda_driver.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "solve/layers/adaround_variables.h"
+#include "solve/layers/rounding_variables.h"
 
 #include <gtest/gtest.h>
 

@@ -3,9 +3,7 @@
 
 #include <cmath>
 
-#include "solve/algebra/scale_fit.h"
 #include "solve/layers/input_form.h"
-#include "solve/layers/reconstruction_targets.h"
 #include "solve/layers/solver.h"
 #include "solve/layers/streamed.h"
 #include "solve/support.h"

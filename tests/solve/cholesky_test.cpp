@@ -1,4 +1,4 @@
-#include "solve/algebra/cholesky.h"
+#include "solve/algebra/kernels.h"
 
 #include <gtest/gtest.h>
 

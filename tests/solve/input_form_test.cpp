@@ -5,12 +5,11 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "solve/algebra/gram.h"
+#include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/algebra/reduced_inputs.h"
-#include "solve/algebra/shifted_sums.h"
-#include "solve/algebra/vector_sums.h"
 #include "solve/layers/mini_batches.h"
-#include "solve/layers/reconstruction_targets.h"
 #include "solve/support.h"
 
 namespace detent::solve {

@@ -1,4 +1,4 @@
-#include "solve/blocks/input_scales.h"
+#include "solve/blocks/block_solver.h"
 
 #include <gtest/gtest.h>
 

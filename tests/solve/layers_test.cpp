@@ -1,8 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "solve/sweep/cost.h"
-#include "solve/sweep/memory.h"
-#include "solve/sweep/stages.h"
+#include "solve/sweep/finetune.h"
+#include "solve/sweep/tuned_layer.h"
 #include "solve/sweep_support.h"
 
 namespace detent::solve {

@@ -1,4 +1,4 @@
-#include "solve/layers/reconstruction_targets.h"
+#include "solve/layers/input_form.h"
 
 #include <gtest/gtest.h>
 

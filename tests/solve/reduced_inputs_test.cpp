@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "solve/algebra/vector_sums.h"
+#include "solve/algebra/kernels.h"
 #include "solve/support.h"
 
 namespace detent::solve {

@@ -1,4 +1,4 @@
-#include "solve/algebra/scale_fit.h"
+#include "solve/layers/streamed.h"
 
 #include <gtest/gtest.h>
 

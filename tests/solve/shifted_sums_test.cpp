@@ -1,10 +1,9 @@
-#include "solve/algebra/shifted_sums.h"
+#include "solve/algebra/gram.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "solve/algebra/gram.h"
 #include "solve/support.h"
 
 namespace detent::solve {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "solve/algebra/quadratic.h"
-#include "solve/layers/reconstruction_targets.h"
+#include "solve/layers/input_form.h"
 #include "solve/support.h"
 
 namespace detent::solve {

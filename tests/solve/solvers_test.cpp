@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "solve/layers/form_cost.h"
 #include "solve/layers/streamed.h"
 #include "solve/support.h"
 

@@ -1,4 +1,4 @@
-#include "solve/blocks/sparsity.h"
+#include "solve/blocks/block_error.h"
 
 #include <gtest/gtest.h>
 

@@ -7,12 +7,10 @@
 #include <string>
 
 #include "base/json.h"
-#include "data/floats.h"
+#include "data/sample.h"
 #include "mpi/peer.h"
-#include "solve/sweep/layer_state.h"
-#include "solve/sweep/shared_samples.h"
+#include "solve/sweep/layer_tuner.h"
 #include "solve/sweep/solved_layers.h"
-#include "solve/sweep/stored_samples.h"
 #include "solve/sweep_support.h"
 
 namespace detent::solve {

@@ -5,8 +5,7 @@
 
 #include "solve/algebra/quadratic.h"
 #include "solve/algebra/vector_math.h"
-#include "solve/layers/adaquant_variables.h"
-#include "solve/layers/adaround_variables.h"
+#include "solve/layers/rounding_variables.h"
 #include "solve/layers/solver.h"
 #include "solve/support.h"
 

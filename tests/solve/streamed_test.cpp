@@ -7,11 +7,10 @@
 #include <limits>
 
 #include "base/error.h"
-#include "solve/layers/form_cost.h"
 #include "solve/layers/input_descent.h"
-#include "solve/layers/mini_batch_steps.h"
 #include "solve/layers/mini_batches.h"
 #include "solve/layers/rounding_variables.h"
+#include "solve/solvers.h"
 #include "solve/support.h"
 
 namespace detent::solve {

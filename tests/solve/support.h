@@ -12,9 +12,8 @@
 
 #include "solve/algebra/gram.h"
 #include "solve/algebra/kernels.h"
-#include "solve/layers/patches.h"
+#include "solve/layers/mini_batches.h"
 #include "solve/layers/problem.h"
-#include "solve/layers/samples.h"
 
 namespace detent::solve {
 

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "data/sample.h"
 #include "exec/support.h"
-#include "quantization/emit/emitted.h"
+#include "quantization/emit/barriers.h"
 #include "solve/sweep/finetune.h"
 #include "solve/sweep/tuned_layer.h"
 #include "store/spool.h"

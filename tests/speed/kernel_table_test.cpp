@@ -1,4 +1,4 @@
-#include "speed/kernel_table.h"
+#include "speed/kernels.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "speed/min_cut.h"
+#include "speed/choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "store/prefetch_order.h"
+#include "store/transfers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "store/bfloat16.h"
+#include "store/lane_file.h"
 
 #include <gtest/gtest.h>
 

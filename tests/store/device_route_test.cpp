@@ -9,8 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "store/aligned_buffer.h"
-#include "store/bounce.h"
+#include "store/buffers.h"
 #include "store/support.h"
 
 namespace detent::store::test {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "base/failpoint.h"
+#include "base/error.h"
 #include "store/child.h"
 #include "store/support.h"
 

@@ -1,5 +1,5 @@
 // What waits for a disk that does not write: no more than the writer was given.
-#include "store/writer.h"
+#include "store/transfers.h"
 
 #include <gtest/gtest.h>
 

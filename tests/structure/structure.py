@@ -68,8 +68,12 @@ OWN_WORDS = re.compile(r"\b(?:" + "|".join(FIELD_WORDS) + r")\b(?![- ]\w)")
 # Rooms on the longest path of includes from room to room.
 MAX_LAYERS = 9
 MAX_COLUMNS = 120  # of prose
-MAX_LINES = {"src": 450, "include": 450, "python": 450, "scripts": 450, "examples": 450, "tests": 600, "bench": 600}
-MAX_FUNCTION_LINES = 60  # in src/
+MAX_LINES = {"src": 800, "include": 450, "python": 450, "scripts": 450, "examples": 450, "tests": 600, "bench": 600}
+MAX_FUNCTION_LINES = 80  # in src/
+# What src/ may have as a whole. These numbers fall with what is removed, and rise only in a commit that says why.
+MAX_FILES = 479
+MAX_UNITS = 224  # sources that are compiled for Linux
+MAX_LINES_OF_SRC = 96989  # of C++
 # What still breaks a limit, and the lines that it may have until it is split. Entries only ever leave this table.
 LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
@@ -132,7 +136,17 @@ def violations(root):
             wrong = check_include(root, None, name, quoted)
             if wrong:
                 found.append(f"{path.relative_to(root)}:{number}: {wrong}")
-    rules = (long_files, long_lines, long_functions, too_many_layers, other_namespaces, throwing_calls, done_elsewhere, own_words)
+    rules = (
+        long_files,
+        long_lines,
+        long_functions,
+        too_many_layers,
+        other_namespaces,
+        throwing_calls,
+        done_elsewhere,
+        own_words,
+        growth,
+    )
     return found + [line for rule in rules for line in rule(root)]
 
 
@@ -153,6 +167,23 @@ def long_files(root):
             if lines > allowed:
                 found.append(f"{name}: {lines} lines, more than {allowed}")
     return found
+
+
+def growth(root):
+    """src/ grows by what a module gains, not by new fragments."""
+    paths = [path for path in (root / "src").rglob("*") if path.is_file()]
+    sources = [path for path in paths if path.suffix in CPP]
+    counts = {
+        "files": (len(paths), MAX_FILES),
+        "compiled sources": (sum(p.suffix == ".cpp" and "windows" not in p.parts for p in sources), MAX_UNITS),
+        "lines": (sum(path.read_bytes().count(b"\n") for path in sources), MAX_LINES_OF_SRC),
+    }
+    for what, (count, most) in counts.items():
+        if count > most:
+            yield (
+                f"src/ has {count} {what}, more than {most}: put them in a module that exists or remove others; where that "
+                "cannot be, raise the number in tests/structure/structure.py, and let the commit say why"
+            )
 
 
 def long_lines(root):

@@ -56,8 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: of the full set (make test-all), not of the first (make test)")
-    config.addinivalue_line(
-        "markers", "sampled(count): so many of its parameter sets are in the first set"
-    )
+    config.addinivalue_line("markers", "sampled(count): so many of its parameter sets are in the first set")
     if target := os.environ.get("DETENT_COSTS"):
         config.pluginmanager.register(Recorder(pathlib.Path(target)))

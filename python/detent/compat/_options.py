@@ -15,6 +15,10 @@ Chosen = dict[str, Any]
 Taker = Callable[[Chosen, Any], None]
 
 
+class NotThere(UsageError, ImportError):
+    """What `from … import NAME` ends with, so that scripts that try another import can."""
+
+
 def refuse(what: str, hint: str = "") -> UsageError:
     return UsageError(f"{what} is not supported by detent", hint)
 
@@ -22,7 +26,7 @@ def refuse(what: str, hint: str = "") -> UsageError:
 def absent(package: str, name: str, instead: Mapping[str, str]) -> Any:
     """For a module's __getattr__: importing a name of the other package says what to use instead."""
     if name in instead:
-        raise refuse(f"{package}'s {name}", instead[name])
+        raise NotThere(f"{package}'s {name} is not supported by detent", instead[name])
     raise AttributeError(name)
 
 

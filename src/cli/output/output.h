@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdint>
 #include <exception>
@@ -9,9 +10,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "detent/error.h"
 
 namespace detent::cli {
@@ -23,9 +26,32 @@ struct StdoutClosed : std::exception {};
 /// so that none reaches a terminal. Throws resource when it cannot be written, or StdoutClosed.
 void write_out(std::string_view text);
 
+template <class T>
+inline constexpr bool kIsJoined = false;
+template <class... T>
+inline constexpr bool kIsJoined<fmt::join_view<T...>> = true;
+
+/// Text as it is printed in a line. Names in it come from models: what stands behind a line break of theirs would be a
+/// line of its own to a terminal, to GitHub and to what reads the output.
+template <class T>
+decltype(auto) on_its_line(T&& value) {
+  if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    return printable(std::string_view(value));
+  } else if constexpr (kIsJoined<std::remove_cvref_t<T>>) {
+    return printable(fmt::format("{}", std::forward<T>(value)));
+  } else {
+    return std::forward<T>(value);
+  }
+}
+template <class... T>
+std::string format_values(fmt::string_view format, const T&... values) {
+  return fmt::vformat(format, fmt::make_format_args(values...));
+}
+
+/// Only the format has line breaks; text of several lines goes to write_out().
 template <class... T>
 void print_text(fmt::format_string<T...> format, T&&... values) {
-  write_out(fmt::format(format, std::forward<T>(values)...));
+  write_out(format_values(format, on_its_line(std::forward<T>(values))...));
 }
 
 /// Writes a JSON value; what is not UTF-8 in it is replaced.

@@ -14,7 +14,10 @@ struct GuardedSession::Impl {
 
 GuardedSession::GuardedSession(const Runtime& runtime, const std::filesystem::path& model, const GuardOptions& options)
     : impl_(std::make_unique<Impl>(
-          Impl{Session::of_file(runtime, model, {SessionMode::deployed, options.threads, options.stop}), {}})) {
+          Impl{Session::of_file(
+                   runtime, model,
+                   {options.optimizes ? SessionMode::deployed : SessionMode::inspect, options.threads, options.stop}),
+               {}})) {
   impl_->inputs = impl_->session.inputs();
 }
 

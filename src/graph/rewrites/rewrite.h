@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
 
 namespace detent::graph {
@@ -39,6 +39,10 @@ void require_room(const onnx::Model& model, const std::optional<std::uint64_t>& 
 
 /// Constant nodes become initializers of the same name; data stay where they are in the file.
 Notes lift_constants(onnx::Model& model);
+
+/// Of an unfolded If whose condition is known, the nodes of the branch that it takes come to stand in its place. The
+/// runtime does the same when it loads a model, and dies of some that stand in bodies of others.
+void take_constant_branches(onnx::Model& model);
 
 /// Initializers listed among the graph inputs (all of them before IR version 4, overridable defaults after) become
 /// constants.
@@ -154,8 +158,8 @@ void idle_casts_to_identities(onnx::Model& model, const ValueTypes& types);
 /// in ascending order, are among `shapes`. 8-bit integers are turned where `turns_integers`; smaller ones never are.
 void deduplicate_constants(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers);
 
-/// Constants that mask scores before a Softmax (graph/masks.h) do not go below kMask: no infinities, no sums beyond all
-/// floats.
+/// Constants that mask scores before a Softmax (graph/patterns.h) do not go below kMask: no infinities, no sums beyond
+/// all floats.
 Notes clamp_masks(onnx::Model& model, const Store& store);
 
 /// Where(IsNaN(x), 0, x) behind a Softmax, as torch guards rows in which everything is masked, becomes x. For what

@@ -4,40 +4,53 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/paths.h"
-#include "config/derived.h"
-#include "data/part.h"
+#include "config/presets.h"
+#include "data/sample.h"
+#include "data/source.h"
 #include "exec/session.h"
-#include "graph/kv_cache.h"
+#include "graph/index.h"
+#include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/transformer.h"
-#include "pipeline/blocks/block_report.h"
-#include "pipeline/blocks/computed_weights.h"
+#include "onnx/model.h"
+#include "pipeline/block_drafts.h"
 #include "pipeline/deployed.h"
-#include "pipeline/observe_cache.h"
-#include "planning/limits.h"
+#include "planning/memory.h"
 #include "profile/meters.h"
 #include "quantization/blocks/block_stream.h"
 #include "quantization/blocks/block_weights.h"
-#include "quantization/blocks/size_search.h"
 #include "quantization/emit/blocks.h"
 #include "quantization/floats/float_placement.h"
-#include "run/calibration_device.h"
+#include "quantization/placement/placement.h"
+#include "run/collect.h"
 #include "run/comparison/proof.h"
+#include "run/context.h"
+#include "run/model/finish.h"
 #include "run/model/prepare.h"
+#include "run/samples/sample_feed.h"
 #include "run/samples/samples.h"
-#include "run/shared_run.h"
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"
 #include "solve/sweep/block_weights.h"
+#include "solve/sweep/gram_sweep.h"
 #include "solve/sweep/weight_solving.h"
 #include "store/spool.h"
 
 namespace detent::pipeline {
+
+// One pass over the float model in which a decoder's cache is watched, within the budgets of the run.
+
+/// Returns the number of samples. Where memory is short the model runs in segments, which changes nothing. Throws
+/// resource where the budgets do not suffice.
+std::uint64_t observe_cache(const onnx::Model& running, const graph::ValueTypes& types, const run::Context& context,
+                            data::SampleSource& source, run::KvCacheRun& cache);
+
 namespace {
 
 using profile::Step;
@@ -371,5 +384,35 @@ void BlockWork::release() {
   raised_.reset();
   types_ = {};
 }
+
+std::uint64_t observe_cache(const onnx::Model& running, const graph::ValueTypes& types, const run::Context& context,
+                            data::SampleSource& source, run::KvCacheRun& cache) {
+  quantization::Placement placement;
+  for (const auto& value : cache.values()) placement.marks.emplace_back().value = value;
+  const planning::Circumstances circumstances{cache.values().size(), false, thread_count(context.threads), 1, 0};
+  const run::Prepared prepared{running, types, {}};
+  const auto sweep = run::set_up_sweep(context, prepared, placement, source, circumstances);
+  return solve::sweep_values(running, types, context.runtime, source, sweep.cuts,
+                             {.threads = context.threads,
+                              .spool = sweep.spool.get(),
+                              .progress = context.progress,
+                              .stop = context.stop,
+                              .listened = cache.values(),
+                              .listener = &cache.observer()});
+}
+
+void observe_cache(Run& run) {
+  run.result.transformer = graph::find_transformer(run.model, graph::ValueTypes());
+  auto running = run.model;
+  graph::half_floats_to_float32(running, run::file_store(run.work->scratch(), "float"), true);
+  run.cache.reset(new CacheWork{{run.model, running, run.options.kv_cache}});
+  const auto given = run.open_samples(run::input_specs(run.model));
+  run::ContentOrderedSamples source(*given, {});
+  run.result.samples = observe_cache(running, exec::infer_value_types(*run.runtime, running),
+                                     run.context(run.work->scratch()), source, run.cache->cache);
+  run.note(source.notes());
+}
+
+void emit_cache(Run& run) { run.cache->cache.apply(run.model, run.result); }
 
 }  // namespace detent::pipeline

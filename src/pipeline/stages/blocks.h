@@ -10,16 +10,14 @@
 
 #include "calibration/statistics.h"
 #include "data/sample.h"
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
-#include "pipeline/blocks/bits_plan.h"
-#include "pipeline/blocks/bits_target.h"
-#include "pipeline/blocks/drafted_blocks.h"
+#include "pipeline/block_bits.h"
+#include "pipeline/block_drafts.h"
 #include "pipeline/run.h"
-#include "pipeline/stream_rotation.h"
 #include "run/context.h"
-#include "run/model/kv_cache.h"
-#include "run/samples/content_order.h"
+#include "run/model/finish.h"
+#include "run/samples/sample_feed.h"
 #include "solve/sweep/gram_sweep.h"
 
 namespace detent::pipeline {
@@ -96,5 +94,16 @@ class BlockWork {
   std::optional<StreamRotation> rotation_;
   BitsTarget target_;
 };
+
+// The stages of a decoder whose cache of keys and values has fewer bits, and nothing else.
+
+struct CacheWork {
+  run::KvCacheRun cache;
+};
+
+/// Watches keys and values of all samples, as the model makes them in float32.
+void observe_cache(Run& run);
+/// Puts the scales into Run::model.
+void emit_cache(Run& run);
 
 }  // namespace detent::pipeline

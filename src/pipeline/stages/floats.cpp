@@ -5,16 +5,16 @@
 #include <utility>
 
 #include "base/error.h"
-#include "config/identity.h"
+#include "config/validate.h"
 #include "data/sample.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "onnx/write.h"
 #include "pipeline/stages/blocks.h"
 #include "pipeline/stages/integers.h"
-#include "quantization/emit/float16.h"
+#include "quantization/emit/floats.h"
 #include "quantization/placement/selection.h"
-#include "run/calibration_device.h"
+#include "run/collect.h"
 #include "run/files/outputs.h"
 #include "run/model/prepare.h"
 #include "run/samples/samples.h"
@@ -166,7 +166,9 @@ void select_floats(Run& run) {
   const auto& nodes = run.prepared.model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     const auto& name = nodes[n].id();
-    if (run.recipe.in_float32.contains(name) || run.prepared.unseen.contains(name)) facts.allowed[n] = false;
+    if (run.recipe.in_float32.contains(name) || run.shared.in_float32.contains(name) ||
+        run.prepared.unseen.contains(name))
+      facts.allowed[n] = false;
   }
 }
 

@@ -8,7 +8,6 @@
 #include "data/sample.h"
 #include "detent/quantize.h"
 #include "pipeline/run.h"
-#include "remedies/draft.h"
 #include "remedies/evaluator.h"
 
 namespace detent::pipeline {

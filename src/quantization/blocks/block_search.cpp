@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/vector_clones.h"
+#include "base/numbers.h"
 
 namespace detent::quantization {
 namespace {

@@ -5,24 +5,42 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
-#include "base/printable.h"
-#include "graph/front_end.h"
+#include "base/text.h"
+#include "detent/config.h"
 #include "graph/index.h"
+#include "graph/patterns.h"
 #include "graph/traits.h"
-#include "quantization/blocks/block_faults.h"
-#include "quantization/exchange.h"
+#include "onnx/model.h"
+#include "quantization/blocks/blocks.h"
 #include "quantization/formats.h"
-#include "quantization/placement/infinite_values.h"
-#include "quantization/placement/left_in_float.h"
 #include "quantization/placement/selection.h"
 #include "quantization/weight_operators.h"
 
 namespace detent::quantization {
+
+// Weights that are better not stored in blocks: which ONNX Runtime does not load or computes wrongly, or that stay as
+// large.
+
+/// Why a node cannot read a weight of so many columns from blocks of so many bits; empty: it can.
+std::string reason_against_blocks(const onnx::Node& node, WeightForm form, int bits, std::int64_t columns);
+
+/// What `columns` of so many rows take in blocks.
+std::uint64_t bytes_in_blocks(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                              const BlockFormat& format);
+/// Whether `columns` of so many rows in blocks take at most half of float32, or three quarters of 16-bit floats.
+bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns, const BlockFormat& format);
+
+/// Why a weight in blocks is in the file more than once, or stays beside them.
+std::vector<std::string> notes_of_copies(const onnx::Model& model, const BlockTensor& tensor, WeightForm form);
+
 namespace {
 
 using onnx::Node;
@@ -77,7 +95,9 @@ class Placer {
     }
     leave_infinite_tables();
     do find_bypassed();
-    while (leave_kept_weights());
+    while (leave_kept_weights(true));
+    // Beside a table that is most of the file, blocks for a product make that larger, however fast they are.
+    while (grows() && leave_kept_weights(false)) find_bypassed();
     for (auto& tensor : placement_.tensors) {
       tensor.stays = has_other_readers(tensor);
       tensor.shared = shares(tensor);
@@ -310,9 +330,9 @@ class Placer {
   }
 
   // Blocks would come on top of a weight that stays, but where a table is all that reads it in float.
-  bool leave_kept_weights() {
+  bool leave_kept_weights(bool but_tables) {
     return 0 < std::erase_if(placement_.tensors, [&](const BlockTensor& tensor) {
-             if (!has_other_readers(tensor, true)) return false;
+             if (!has_other_readers(tensor, but_tables)) return false;
              std::set<std::size_t> nodes(tensor.products.begin(), tensor.products.end());
              nodes.insert(tensor.tables.begin(), tensor.tables.end());
              for (const auto& [node, input] : tensor.others) nodes.insert(node);
@@ -320,6 +340,18 @@ class Placer {
                leave(model_.graph.nodes[n], "what else reads its weight, or is an output, keeps that in float");
              return true;
            });
+  }
+
+  // Whether what is stored beside weights that stay is more than what the other weights save.
+  bool grows() const {
+    double saved = 0;
+    for (const auto& tensor : placement_.tensors) {
+      const auto& weight = model_.graph.initializers[tensor.initializer];
+      const auto stored = static_cast<double>(bytes_in_blocks(weight, tensor.rows, tensor.columns, tensor.format));
+      saved -= stored * (!tensor.products.empty() && !tensor.tables.empty() && !shares(tensor) ? 2 : 1);
+      if (!has_other_readers(tensor)) saved += static_cast<double>(weight.data.size());
+    }
+    return saved < 0;
   }
 
   std::string reason_against(const Node& node, const onnx::Tensor& weight, const Reading& reading, int bits) const {
@@ -430,6 +462,273 @@ void move_to_float32(BlockPlacement& placement, std::size_t nodes_before) {
       for (auto& node : *nodes) node += nodes_before;
     }
     for (auto& [node, input] : tensor.others) node += nodes_before;
+  }
+}
+
+NodeBits parse_node_bits(const std::string& text) {
+  const auto equals = text.rfind('=');
+  const auto bits = equals == std::string::npos ? std::string() : text.substr(equals + 1);
+  if (equals == 0 || (bits != "2" && bits != "4" && bits != "8" && bits != "float"))
+    throw usage_error(fmt::format("--set node-bits: '{}' is not a node with its bits", text),
+                      "give NODE=2, =4, =8 or =float");
+  return {text.substr(0, equals), bits == "float" ? 0 : bits.front() - '0'};
+}
+
+std::vector<std::optional<int>> named_bits(const onnx::Model& model, const WeightsOnlyConfig& blocks) {
+  std::vector<std::optional<int>> bits(model.graph.nodes.size());
+  for (const auto& entry : blocks.node_bits) {
+    const auto parsed = parse_node_bits(entry);
+    const NamePattern pattern(parsed.pattern);
+    bool any = false;
+    for (std::size_t n = 0; n < bits.size(); ++n) {
+      if (!pattern.matches(model.graph.nodes[n].id())) continue;
+      bits[n] = parsed.bits;
+      any = true;
+    }
+    if (!any)
+      throw usage_error(
+          fmt::format("--set node-bits: no node of '{}' matches '{}'", model.path.string(), parsed.pattern),
+          "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+  }
+  return bits;
+}
+
+// Four integers of 2 bits fill a byte: the runtime packs a product's weight as if each row of it began with one. Of
+// bodies it folds no constants of 2 bits, which a product takes from its own graph alone.
+std::string reason_against_blocks(const onnx::Node& node, WeightForm form, int bits, std::int64_t columns) {
+  constexpr std::int64_t kInByte = 4;
+  if (bits != 2) return {};
+  if (node.is("Gather")) return "most versions of ONNX Runtime look up no 2 bits";
+  if (form != WeightForm::qdq || !graph::is_product(node)) return {};
+  if (columns % kInByte != 0)
+    return "ONNX Runtime computes a DequantizeLinear of 2 bits wrongly where the outputs of its product are no "
+           "multiple "
+           "of 4; --set weights-form=matmul-nbits stores it";
+  if (node.body() != 0)
+    return "ONNX Runtime loads no DequantizeLinear of 2 bits in a body; --set weights-form=matmul-nbits stores it";
+  return {};
+}
+
+std::uint64_t bytes_in_blocks(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                              const BlockFormat& format) {
+  const auto blocks = static_cast<std::size_t>(format.blocks_of(rows));
+  const std::size_t integers = packed_bytes(blocks * static_cast<std::size_t>(format.block_of(rows)), format.bits);
+  const std::size_t value = *onnx::byte_count(weight.type, 1);
+  const std::size_t scale = format.scales == ScaleType::as_weight ? value : 1;
+  return static_cast<std::uint64_t>(columns) * (integers + blocks * scale);
+}
+
+bool makes_much_smaller(const onnx::Tensor& weight, std::int64_t rows, std::int64_t columns,
+                        const BlockFormat& format) {
+  const std::size_t value = *onnx::byte_count(weight.type, 1);
+  const auto stored = bytes_in_blocks(weight, rows, columns, format);
+  const auto size = weight.data.size();
+  return value == sizeof(float) ? stored * 2 <= size : stored * 4 <= size * 3;
+}
+
+std::vector<std::string> notes_of_copies(const onnx::Model& model, const BlockTensor& tensor, WeightForm form) {
+  std::vector<std::string> notes;
+  const auto name = printable(model.graph.initializers[tensor.initializer].name);
+  if (!tensor.products.empty() && !tensor.tables.empty() && !tensor.shared)
+    notes.push_back(fmt::format("weight '{}' is stored twice, for products and as a table, since {}", name,
+                                !tensor.format.is_plain() ? "runtimes transpose no floats of 8 and 4 bits"
+                                : form == WeightForm::qdq
+                                    ? "ONNX Runtime fuses no product that shares scales of whole channels; blocks are "
+                                      "stored once"
+                                    : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "
+                                      "--set weight-symmetric stores it once"));
+  if (!tensor.products.empty() && tensor.stays)
+    notes.push_back(fmt::format("weight '{}' stays in float as well, for other nodes that read it", name));
+  std::map<int, std::size_t> in_body;
+  for (const auto n : tensor.products) ++in_body[model.graph.nodes[n].body()];
+  if (tensor.shared) --in_body[model.graph.nodes[tensor.products.front()].body()];
+  std::size_t copies = 0;
+  for (const auto& [body, count] : in_body) copies = std::max(copies, count);
+  if (form == WeightForm::qdq && copies > 1)
+    notes.push_back(fmt::format(
+        "weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
+        "Runtime fuses no other; in a file beside the model (--set external-data-threshold) they share their data",
+        name, copies));
+  return notes;
+}
+
+namespace {
+
+// Which input of a normalization is its gain and which its bias; kNone: there is none.
+struct NormInputs {
+  int gain = graph::kNone, bias = graph::kNone;
+};
+
+std::optional<NormInputs> norm_inputs(const Node& node) {
+  const auto& type = node.op_type();
+  if (node.domain().empty()) {
+    if (type == "LayerNormalization") return NormInputs{1, 2};
+    if (type == "SimplifiedLayerNormalization" || type == "RMSNormalization") return NormInputs{1, graph::kNone};
+  } else if (node.domain() == "com.microsoft") {
+    if (type == "SkipLayerNormalization") return NormInputs{2, 3};
+    if (type == "SkipSimplifiedLayerNormalization") return NormInputs{2, graph::kNone};
+    if (type == "SimplifiedLayerNormalization") return NormInputs{1, graph::kNone};
+  }
+  return std::nullopt;
+}
+
+class Folds {
+ public:
+  Folds(const onnx::Model& model, const BlockPlacement& placement)
+      : model_(model), placement_(placement), index_(model) {
+    for (std::size_t t = 0; t < placement.tensors.size(); ++t) {
+      for (const auto n : placement.tensors[t].products) tensor_of_[n] = t;
+    }
+  }
+
+  std::vector<InputFold> find() {
+    std::vector<InputFold> folds;
+    std::set<std::string> seen;
+    for (const auto& tensor : placement_.tensors) {
+      if (tensor.products.empty()) continue;
+      const auto& value = model_.graph.nodes[tensor.products.front()].inputs()[0];
+      if (!seen.insert(value).second) continue;
+      if (auto fold = fold_of(value, tensor.rows)) folds.push_back(std::move(*fold));
+    }
+    return folds;
+  }
+
+ private:
+  std::optional<InputFold> fold_of(const std::string& value, std::int64_t width) const {
+    if (index_.is_output(value) || index_.is_captured(value)) return std::nullopt;
+    InputFold fold{value, {}, {}, {}};
+    std::set<std::size_t> tensors;
+    for (const int reader : index_.consumers(value)) {
+      const auto n = static_cast<std::size_t>(reader);
+      const auto found = tensor_of_.find(n);
+      const auto& inputs = model_.graph.nodes[n].inputs();
+      if (found == tensor_of_.end() || std::count(inputs.begin(), inputs.end(), value) != 1) return std::nullopt;
+      tensors.insert(found->second);
+    }
+    for (const auto t : tensors) {
+      const auto& tensor = placement_.tensors[t];
+      const bool ours = std::all_of(tensor.products.begin(), tensor.products.end(),
+                                    [&](std::size_t n) { return model_.graph.nodes[n].inputs()[0] == value; });
+      if (!ours || !belongs_to_products(tensor) || tensor.rows != width) return std::nullopt;
+      fold.tensors.push_back(t);
+    }
+    if (!divide(value, width, fold)) return std::nullopt;
+    return fold;
+  }
+
+  static bool belongs_to_products(const BlockTensor& tensor) {
+    return tensor.tables.empty() && tensor.others.empty() && !tensor.stays && tensor.type == onnx::DataType::float32;
+  }
+
+  // Adds to the fold what has to be divided so that the value is.
+  bool divide(const std::string& value, std::int64_t width, InputFold& fold) const {
+    const int producer = index_.producer(value);
+    if (producer == graph::kNone) return false;
+    const auto n = static_cast<std::size_t>(producer);
+    const auto& node = model_.graph.nodes[n];
+    if (node.outputs()[0] != value) return false;
+    if (const auto norm = norm_inputs(node)) return divide_norm(node, *norm, width, fold);
+    if (node.is("Relu")) return divide_alone(node.inputs()[0], width, fold);
+    if (node.is("Add")) return divide_sum(node, width, fold);
+    if (node.is("Mul")) return divide_product_of_values(node, width, fold);
+    if (graph::is_matrix_product(node)) return divide_columns(n, width, fold);
+    return false;
+  }
+
+  // The same for a value that nothing else may read.
+  bool divide_alone(const std::string& value, std::int64_t width, InputFold& fold) const {
+    if (index_.is_output(value) || index_.is_captured(value) || index_.consumers(value).size() != 1) return false;
+    const auto& inputs = model_.graph.nodes[static_cast<std::size_t>(index_.consumers(value).front())].inputs();
+    return std::count(inputs.begin(), inputs.end(), value) == 1 && divide(value, width, fold);
+  }
+
+  bool divide_norm(const Node& node, const NormInputs& norm, std::int64_t width, InputFold& fold) const {
+    const auto axis = node.int_or("axis", -1);
+    if (axis != -1) return false;
+    const auto has = [&](int input) {
+      return input != graph::kNone && static_cast<std::size_t>(input) < node.inputs().size() &&
+             !node.inputs()[static_cast<std::size_t>(input)].empty();
+    };
+    if (!has(norm.gain) || !divide_constant(node.inputs()[static_cast<std::size_t>(norm.gain)], width, fold))
+      return false;
+    return !has(norm.bias) || divide_constant(node.inputs()[static_cast<std::size_t>(norm.bias)], width, fold);
+  }
+
+  bool divide_sum(const Node& node, std::int64_t width, InputFold& fold) const {
+    for (const std::size_t constant : {1, 0}) {
+      const auto trial = fold;
+      if (divide_constant(node.inputs()[constant], width, fold) &&
+          divide_alone(node.inputs()[1 - constant], width, fold))
+        return true;
+      fold = trial;
+    }
+    return false;
+  }
+
+  // One of the two is divided.
+  bool divide_product_of_values(const Node& node, std::int64_t width, InputFold& fold) const {
+    for (const std::size_t input : {1, 0}) {
+      const auto trial = fold;
+      if (divide_constant(node.inputs()[input], width, fold) || divide_alone(node.inputs()[input], width, fold))
+        return true;
+      fold = trial;
+    }
+    return false;
+  }
+
+  bool divide_columns(std::size_t n, std::int64_t width, InputFold& fold) const {
+    const auto found = tensor_of_.find(n);
+    if (found == tensor_of_.end() || fold.product) return false;
+    const auto& tensor = placement_.tensors[found->second];
+    if (!belongs_to_products(tensor) || tensor.products.size() != 1 || tensor.columns != width) return false;
+    if (std::count(fold.tensors.begin(), fold.tensors.end(), found->second) > 0) return false;
+    const auto& inputs = model_.graph.nodes[n].inputs();
+    if (inputs.size() > 2 && !inputs[2].empty() && !divide_constant(inputs[2], width, fold)) return false;
+    fold.product = found->second;
+    return true;
+  }
+
+  // A vector along the last axis.
+  bool divide_constant(const std::string& name, std::int64_t width, InputFold& fold) const {
+    const int at = index_.initializer(name);
+    if (at == graph::kNone || index_.is_output(name) || index_.is_captured(name)) return false;
+    if (index_.consumers(name).size() != 1 || width < 2) return false;
+    const auto& inputs = model_.graph.nodes[static_cast<std::size_t>(index_.consumers(name).front())].inputs();
+    if (std::count(inputs.begin(), inputs.end(), name) != 1) return false;
+    const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(at)];
+    if (tensor.type != onnx::DataType::float32 || tensor.count() != width || tensor.dims.back() != width) return false;
+    fold.constants.push_back(static_cast<std::size_t>(at));
+    return true;
+  }
+
+  const onnx::Model& model_;
+  const BlockPlacement& placement_;
+  graph::Index index_;
+  std::map<std::size_t, std::size_t> tensor_of_;  // by product
+};
+
+void multiply(std::vector<float>& all, std::span<const float> factors, bool inverse) {
+  if (all.empty()) all.assign(factors.size(), 1.0F);
+  for (std::size_t i = 0; i < factors.size(); ++i) all[i] = inverse ? all[i] / factors[i] : all[i] * factors[i];
+}
+
+}  // namespace
+
+std::vector<InputFold> input_folds(const onnx::Model& model, const BlockPlacement& placement) {
+  return Folds(model, placement).find();
+}
+
+void apply_fold(const InputFold& fold, std::span<const float> factors, onnx::Model& model, BlockPlacement& placement) {
+  for (const auto t : fold.tensors) multiply(placement.tensors[t].row_factors, factors, false);
+  if (fold.product) multiply(placement.tensors[*fold.product].column_factors, factors, true);
+  for (const auto constant : fold.constants) {
+    auto& tensor = model.graph.initializers[constant];
+    std::vector<float> values;
+    onnx::for_each_float(tensor.data, [&](std::span<const float> some, std::int64_t) {
+      values.insert(values.end(), some.begin(), some.end());
+    });
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] /= factors[i];
+    tensor = onnx::make_tensor(tensor.name, tensor.type, tensor.dims, std::span<const float>(values));
   }
 }
 

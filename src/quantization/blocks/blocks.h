@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,7 +11,8 @@
 #include <vector>
 
 #include "detent/config.h"
-#include "onnx/types.h"
+#include "onnx/tensor.h"
+#include "onnx/wire.h"
 
 namespace detent::quantization {
 
@@ -81,5 +83,66 @@ BlockWeight nearest(std::span<const float> columns, std::int64_t rows, const Blo
 
 /// The values that are stored, column by column: `values` has rows * columns elements.
 void dequantize(const BlockWeight& weight, std::span<float> values);
+
+// How the integers of blocks lie in memory: packed bits, and the orders that MatMulNBits, GatherBlockQuantized
+// (com.microsoft, docs/ContribOperators.md of ONNX Runtime) and DequantizeLinear (ONNX, opset 21) read.
+
+/// Bytes that so many integers take, the last one filled up.
+constexpr std::size_t packed_bytes(std::size_t count, int bits) noexcept {
+  return (count * static_cast<std::size_t>(bits) + 7) / 8;
+}
+
+/// Integers of 2, 4 or 8 bits one after another, the first in the lowest bits of a byte. Bits that are left are 0.
+/// `packed` has packed_bytes() elements.
+void pack(std::span<const std::uint8_t> integers, int bits, std::byte* packed);
+
+/// For each column its blocks, each of them whole: the last one is filled up with 0, as ONNX Runtime does. MatMulNBits'
+/// B, and, where blocks divide the columns, GatherBlockQuantized's data and a DequantizeLinear's along the last axis.
+std::vector<std::byte> packed_columns(const BlockWeight& weight);
+
+/// For each column its zero points, which begin at a byte of their own; the last byte is filled up with the middle, as
+/// ONNX Runtime does.
+std::vector<std::byte> packed_zero_points(const BlockWeight& weight);
+
+/// A matrix of integers [rows, all columns], row by row and packed throughout, that columns are put into: the data and
+/// the zero points of a DequantizeLinear along axis 0.
+class PackedRows {
+ public:
+  /// All 0.
+  PackedRows(std::int64_t rows, std::int64_t columns, int bits);
+  /// `integers` are whole columns, one after another, from column `first` on; `offset` is taken from each of them: the
+  /// middle, for types with a sign.
+  void put(std::int64_t first, std::span<const std::uint8_t> integers, int offset);
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::int64_t rows_, columns_;
+  int bits_;
+  std::vector<std::byte> bytes_;
+};
+
+// Blocks of small floats, and of integers whose scales are powers of two: the OCP Microscaling formats (MXFP8, MXFP4,
+// MXINT8), NVFP4 and floats of 8 bits, as DequantizeLinear reads them.
+
+/// What each code of the format's elements stands for, before its scale: integers without their offset, and floats.
+/// Codes that stand for no finite number have 0.
+std::array<float, 256> element_values(const BlockFormat& format) noexcept;
+
+/// Scales and nearest elements of columns of `rows` finite values each, which follow one another; the format is none
+/// that is_plain(), and symmetric. Each block has the scale that brings its largest value to the largest element; of
+/// float8e8m0 the power of two 2^(floor(log2 m) - e), where m is the largest value and e the exponent of the largest
+/// element (OCP Microscaling Formats 1.0, section 6.3), so that values beyond the largest element become that.
+/// `search`: of several scales nearby the one with the least squared error.
+BlockWeight element_blocks(std::span<const float> columns, std::int64_t rows, const BlockFormat& format, bool search);
+
+/// The nearest elements to value / scale; the code of 0 where the scale is 0.
+void round_elements(std::span<const float> values, float scale, const BlockFormat& format, std::uint8_t* elements);
+
+/// The byte that a scale is stored as, which such blocks have.
+std::uint8_t scale_code(float scale, const BlockFormat& format) noexcept;
+
+/// What float8e4m3fn scales of all blocks are multiplied by, so that the largest of them is the largest of its type.
+/// `largest` is the largest absolute value of the weight; 1 where that is 0.
+float common_scale(float largest, const BlockFormat& format) noexcept;
 
 }  // namespace detent::quantization

@@ -17,7 +17,7 @@
 
 #include "graph/index.h"
 #include "graph/traits.h"
-#include "onnx/half.h"
+#include "onnx/packed_numbers.h"
 #include "quantization/placement/rules.h"
 
 namespace detent::quantization {
@@ -225,6 +225,14 @@ bool carries_int8(const onnx::Model& model, const graph::Index& index, const Nod
          });
 }
 
+// Whether an operand is one of the 8-bit pairs with one scale that products on integers are made of.
+bool has_pair_of_8_bits(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || !graph::is_dequantize_linear(node_at(model, producer))) return false;
+  const auto* zero_point = constant(model, index, node_at(model, producer), 2);
+  return zero_point != nullptr && onnx::bits_of(zero_point->type) == 8;
+}
+
 // The input of an Add that comes from a MatMul of int8 that would become a Gemm between Reshapes.
 std::optional<std::size_t> reshaped_sum(const onnx::Model& model, const graph::Index& index,
                                         const graph::ValueTypes& types, const Node& node) {
@@ -368,6 +376,30 @@ void add_barriers_before_floats(Emitted& emitted) {
     put_before(n, node.inputs()[0]);
   }
   insert_before(std::move(before), emitted);
+}
+
+void keep_inputs_as_they_are(onnx::Model& model) {
+  const graph::Index index(model);
+  auto& nodes = model.graph.nodes;
+  std::set<int> vectors;  // initializers without axes that become vectors
+  for (const auto& node : nodes) {
+    if (!graph::is_matrix_product(node) || has_pair_of_8_bits(model, index, node.inputs()[0])) continue;
+    const int producer = index.producer(node.inputs()[graph::kWeightInput]);
+    if (producer == graph::kNone || !graph::is_dequantize_linear(node_at(model, producer))) continue;
+    auto& dequantizer = nodes[static_cast<std::size_t>(producer)];
+    const auto* matrix = constant(model, index, dequantizer, 0);
+    const auto* scale = constant(model, index, dequantizer, 1);
+    if (matrix == nullptr || scale == nullptr || matrix->dims.size() != 2 || dequantizer.int_or("block_size", 0) != 0)
+      continue;
+    if (scale->dims.empty()) {
+      for (std::size_t i = 1; i < dequantizer.inputs().size(); ++i)
+        vectors.insert(index.initializer(dequantizer.inputs()[i]));
+    } else if (const auto axis = dequantizer.int_or("axis", 1); axis > 0) {
+      dequantizer.set_attribute(onnx::Attribute::of_int("axis", axis - 2));
+    }
+  }
+  vectors.erase(graph::kNone);
+  for (const int tensor : vectors) model.graph.initializers[static_cast<std::size_t>(tensor)].dims = {1};
 }
 
 void insert_before(std::multimap<int, Node> before, Emitted& emitted) {

@@ -1,13 +1,46 @@
 // Keeps runtimes from quantizing what a model leaves in float.
 #pragma once
 
+#include <cstddef>
 #include <map>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
-#include "quantization/emit/emitted.h"
+#include "quantization/weights.h"
 
 namespace detent::quantization {
+
+// What every emitter returns: the quantized model, and where in it each part of the float model went.
+
+/// Where a value or a constant of the float model is stored in the quantized one, by names there.
+struct StoredTensor {
+  std::string stored;                    // the integers: an initializer, or what a QuantizeLinear makes
+  std::string scale;                     // initializer
+  std::string zero_point;                // initializer
+  std::string read_as;                   // the float value that readers of the integers see
+  std::optional<Summation> paired = {};  // as of the mark
+};
+
+/// An int32 bias.
+struct StoredBias {
+  std::string stored;  // initializer
+  std::string scale;   // initializer: input scale · weight scale
+};
+
+struct Provenance {
+  std::map<std::string, StoredTensor> values;     // by name in the float model, constants among them
+  std::map<std::size_t, StoredBias> biases;       // by node of the float model
+  std::vector<std::optional<std::size_t>> nodes;  // for each node of the float model, where it is; unset: removed
+};
+
+struct Emitted {
+  onnx::Model model;
+  Provenance provenance;
+  std::vector<std::string> notes;  // what could not be done as assigned
+};
 
 /// ONNX Runtime (its optimizer WeightBiasQuantization) rounds float weights of a Conv, ConvTranspose or Gemm to int8
 /// with one scale for the tensor where the input comes out of a DequantizeLinear with one scale, and the output goes to
@@ -42,6 +75,12 @@ void add_barriers_before_floats(Emitted& emitted);
 /// - It makes int32 of the bias of a product between integers, or of what is added to one, at the product of two
 ///   scales, which may be 0 in float16, as their ratio may be infinite: then results are 0 or anything.
 void add_float16_barriers(onnx::Model& model);
+
+/// ONNX Runtime (QDQ fusions; of what reads floats since 1.26, of what reads 16-bit pairs in 1.32) makes MatMulNBits of
+/// a product whose matrix comes out of a DequantizeLinear and whose other input is no pair of 8 bits, and that rounds
+/// what it reads to int8 in blocks: 16 bits become 8. It knows such a matrix by an axis that is counted from the front,
+/// or by a scale without axes: writes the same with the axis counted from the back, and with vectors of one number.
+void keep_inputs_as_they_are(onnx::Model& model);
 
 /// Puts each node before the node at its position, which reads its result in the place of what it reads.
 void insert_before(std::multimap<int, onnx::Node> nodes, Emitted& emitted);

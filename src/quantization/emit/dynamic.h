@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "detent/config.h"
 #include "onnx/model.h"
 #include "quantization/assignment.h"
-#include "quantization/dynamic.h"
+#include "quantization/weight_operators.h"
 
 namespace detent::quantization {
 
@@ -27,5 +28,24 @@ struct DynamicModel {
 };
 /// Throws what place_dynamic() and scan_weights() throw.
 DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite);
+
+// Weights as integers that become floats when the runtime loads the model: the file is smaller, and no run takes
+// longer.
+
+/// The selected GRU, LSTM and RNN layers outside bodies with float32 weights that this makes smaller; by position.
+std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantConfig& config);
+
+/// Of the selected convolutions and matrix products outside bodies, by Node::id(), those whose float32 weights this
+/// makes smaller.
+std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config);
+
+/// Of these products those whose weight is still a float32 constant that no other node reads.
+std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products);
+
+/// The weights of these layers and products (by Node::id()) become symmetric integers of 8 bits, with a scale for each
+/// row of each gate or each channel of the output, behind a Cast and a Mul, which ONNX Runtime computes once. What else
+/// reads such a weight reads the floats as they were. Products whose weight is no float32 constant any more are left as
+/// they are; gives back how many nodes are not.
+std::size_t store_weights(onnx::Model& model, const std::set<std::string>& nodes);
 
 }  // namespace detent::quantization

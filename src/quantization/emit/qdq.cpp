@@ -4,20 +4,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
-#include "config/derived.h"
+#include "base/error.h"
+#include "config/presets.h"
 #include "config/targets.h"
 #include "graph/index.h"
+#include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
-#include "onnx/nibbles.h"
+#include "graph/traits.h"
+#include "onnx/packed_numbers.h"
+#include "onnx/write.h"
 #include "quantization/emit/barriers.h"
-#include "quantization/emit/hard_sigmoids.h"
-#include "quantization/emit/integer_products.h"
-#include "quantization/emit/widths.h"
+#include "quantization/emit/integer_operators.h"
 
 namespace detent::quantization {
 namespace {
@@ -47,7 +53,7 @@ class QdqEmitter {
     if ((late || works_with_16_bits()) && model_.opset() < kOpsetForAllTypes) domain_ = kMicrosoftDomain;
   }
 
-  // Behind the pairs that are made here, see widths.h.
+  // Behind the pairs that are made here, see integer_operators.h.
   bool works_with_16_bits() const {
     const auto& nodes = model_.graph.nodes;
     return config::target(config_).htp_rewrites &&
@@ -346,7 +352,100 @@ Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantCon
   if (config::writes_hard_sigmoids(config)) emit_hard_sigmoids(emitted);
   if (const auto& target = config::target(config); target.one_width)
     widen_operators(emitted, types, target.htp_rewrites);
+  keep_inputs_as_they_are(emitted.model);
   return emitted;
+}
+
+namespace {
+
+// A Max of one value hands it on as it is (barriers.h).
+const std::string& behind_barrier(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone) return value;
+  const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+  return node.is("Max") && node.inputs().size() == 1 ? node.inputs()[0] : value;
+}
+
+}  // namespace
+
+std::unordered_map<std::string, std::string> dequantized_values(const onnx::Model& quantized,
+                                                                const graph::Index& index) {
+  std::unordered_map<std::string, std::string> found;
+  for (const auto& node : quantized.graph.nodes) {
+    if (!graph::is_dequantize_linear(node)) continue;
+    const int producer = index.producer(node.inputs()[0]);
+    if (producer == graph::kNone) continue;
+    const auto& quantize = quantized.graph.nodes[static_cast<std::size_t>(producer)];
+    if (!graph::is_quantize_linear(quantize)) continue;
+    found.try_emplace(behind_barrier(quantized, index, quantize.inputs()[0]), node.outputs()[0]);
+  }
+  return found;
+}
+
+namespace {
+
+constexpr std::size_t kKeyScale = 12, kValueScale = 13;  // inputs of GroupQueryAttention
+constexpr std::int64_t kIrOfFloat8 = 9;
+
+onnx::DataType stored_type(KvCacheType type) {
+  if (type == KvCacheType::int8) return onnx::DataType::int8;
+  if (type == KvCacheType::int4) return onnx::DataType::uint8;
+  return onnx::DataType::float8e4m3fn;
+}
+
+class Emitter {
+ public:
+  Emitter(onnx::Model& model, const KvCacheConfig& config) : model_(model), config_(config), index_(model) {}
+
+  void emit(const graph::CachedAttention& cache, const KvScales& scales) {
+    auto& node = model_.graph.nodes[cache.node];
+    auto inputs = node.inputs();
+    inputs.resize(std::max(inputs.size(), kValueScale + 1));
+    inputs[kKeyScale] = constant(node.id() + "/k_scale", cache, scales.keys);
+    inputs[kValueScale] = constant(node.id() + "/v_scale", cache, scales.values);
+    node.set_inputs(std::move(inputs));
+    const char* granularity = config_.per_channel ? "PER_CHANNEL" : "PER_TENSOR";
+    node.set_attribute(onnx::Attribute::of_string("k_quant_type", granularity));
+    node.set_attribute(onnx::Attribute::of_string("v_quant_type", granularity));
+    node.set_attribute(onnx::Attribute::of_int("kv_cache_bit_width", config_.type == KvCacheType::int4 ? 4 : 8));
+    for (const auto& name : {cache.past_key, cache.past_value}) retype(model_.graph.inputs, name, cache);
+    for (const auto& name : {cache.present_key, cache.present_value}) retype(model_.graph.outputs, name, cache);
+  }
+
+ private:
+  std::string constant(const std::string& wanted, const graph::CachedAttention& cache,
+                       const std::vector<float>& scales) {
+    const auto name = index_.fresh_name(wanted);
+    std::vector<std::int64_t> dims{1};
+    if (config_.per_channel) dims = {1, cache.heads, 1, cache.head_size};
+    model_.graph.initializers.push_back(
+        onnx::make_tensor<float>(name, onnx::DataType::float32, std::move(dims), std::span(scales)));
+    return name;
+  }
+
+  void retype(std::vector<onnx::ValueInfo>& values, const std::string& name,
+              const graph::CachedAttention& cache) const {
+    const auto value = std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.name == name; });
+    if (value == values.end()) throw internal_error("a cache that is no input and no output");
+    auto shape = value->shape;
+    if (config_.type == KvCacheType::int4 && shape && shape->size() == 4)
+      shape->back() = {(cache.head_size + 1) / 2, {}};
+    *value = onnx::make_value_info(name, stored_type(config_.type), std::move(shape));
+  }
+
+  onnx::Model& model_;
+  const KvCacheConfig& config_;
+  graph::Index index_;
+};
+
+}  // namespace
+
+void emit_kv_cache(onnx::Model& model, const KvCacheConfig& config, std::span<const KvScales> scales) {
+  const auto caches = graph::cached_attentions(model);
+  if (caches.size() != scales.size()) throw internal_error("scales of another number of layers");
+  Emitter emitter(model, config);
+  for (std::size_t i = 0; i < caches.size(); ++i) emitter.emit(caches[i], scales[i]);
+  if (config.type == KvCacheType::float8e4m3fn && model.ir_version < kIrOfFloat8) model.set_ir_version(kIrOfFloat8);
 }
 
 }  // namespace detent::quantization

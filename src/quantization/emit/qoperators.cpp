@@ -10,7 +10,7 @@
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
-#include "quantization/exchange.h"
+#include "quantization/weight_operators.h"
 
 namespace detent::quantization {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "calibration/statistics.h"
 #include "detent/config.h"
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
 
 namespace detent::quantization {

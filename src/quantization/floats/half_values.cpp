@@ -5,8 +5,8 @@
 #include <limits>
 #include <numeric>
 
-#include "base/vector_clones.h"
-#include "onnx/half.h"
+#include "base/numbers.h"
+#include "onnx/packed_numbers.h"
 
 namespace detent::quantization {
 namespace {

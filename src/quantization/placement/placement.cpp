@@ -1,6 +1,4 @@
 #include "quantization/placement/placement.h"
-#include "quantization/dynamic.h"
-#include "quantization/emit/stored_weights.h"
 
 #include <fmt/format.h>
 
@@ -10,17 +8,15 @@
 #include <set>
 
 #include "base/error.h"
-#include "config/derived.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "graph/index_arithmetic.h"
+#include "graph/decisions.h"
 #include "graph/traits.h"
-#include "quantization/placement/alignment.h"
-#include "quantization/placement/left_in_float.h"
-#include "quantization/placement/passthrough.h"
+#include "quantization/emit/dynamic.h"
 #include "quantization/placement/rules.h"
 #include "quantization/placement/selection.h"
-#include "quantization/placement/wide_values.h"
+#include "quantization/placement/value_kinds.h"
+#include "quantization/weight_operators.h"
 
 namespace detent::quantization {
 namespace {
@@ -92,6 +88,33 @@ std::vector<std::string> leave_weights_given_out(const onnx::Model& model, const
     if (!index.is_output(weight) || !is_constant(index.producer(weight))) continue;
     selected[n] = false;
     left.add(node, "its weight is an output of the model");
+  }
+  return left.notes();
+}
+
+// Nothing is to be won, and no sample shows a range, where a product's weight or what a node reads or makes has no
+// elements.
+std::vector<std::string> leave_what_is_empty(const onnx::Model& model, const graph::Index& index,
+                                             const graph::ValueTypes& types, std::vector<bool>& selected) {
+  const auto is_empty = [&](const std::string& value) {
+    const auto type = types.find(value);
+    if (type == types.end() || !type->second.shape) return false;
+    const auto& shape = *type->second.shape;
+    return std::any_of(shape.begin(), shape.end(), [](const auto& dim) { return dim.value == 0; });
+  };
+  LeftInFloat left;
+  for (std::size_t n = 0; n < selected.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!selected[n]) continue;
+    const auto& inputs = node.inputs();
+    if (graph::is_product(node) && reads_empty_weight(model, index, node)) {
+      left.add(node, "its weight has no elements");
+    } else if ((!inputs.empty() && is_empty(inputs[0])) || is_empty(node.outputs()[0])) {
+      left.add(node, "what it reads or makes has no elements");
+    } else {
+      continue;
+    }
+    selected[n] = false;
   }
   return left.notes();
 }
@@ -272,6 +295,17 @@ std::int64_t needed_opset(const QuantConfig& config) noexcept {
   return std::max({config::preset(config).opset, config::target(config).opset, of_form});
 }
 
+// Takes from the values that are to have 16 bits what the target could then not run.
+void keep_narrow(const onnx::Model& model, const config::Target& target, const Placement& placement,
+                 std::set<std::string>& wide) {
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!placement.selected[n] || !target.has_8_bits_alone(node.op_type())) continue;
+    for (const auto& value : node.inputs()) wide.erase(value);
+    for (const auto& value : node.outputs()) wide.erase(value);
+  }
+}
+
 void share_transposed(const TransposedConstants& transposed, std::vector<Mark>& marks) {
   std::map<std::string, Mark*> constants;
   for (auto& mark : marks) {
@@ -305,8 +339,10 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   for (std::size_t n = 0; n < floats.nodes.size(); ++n)
     placement.selected[n] = placement.selected[n] && !floats.nodes[n];
   leave_index_arithmetic(model, index, types, config, placement.selected);
-  const auto given_out = leave_weights_given_out(model, index, placement.selected);
-  placement.notes = given_out;
+  placement.notes = leave_weights_given_out(model, index, placement.selected);
+  for (auto& note : leave_what_is_empty(model, index, types, placement.selected))
+    placement.notes.push_back(std::move(note));
+  const auto left = placement.notes;
   Marks marks(model, types, index);
   RuleContext context{model, index, types, config, marks, placement, left_operands(model)};
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
@@ -320,7 +356,9 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   drop(std::move(in_float), placement.marks);
   share_output_scales(model, index, config::target(config).aligned_types, placement);
   if (floats.bypass) mark_bypassed(index, placement);
-  flag(wide_values(model, index, floats.wide_nodes, config.formats_given, placement), &Mark::wide, placement.marks);
+  auto wide = wide_values(model, index, floats.wide_nodes, config.formats_given, placement);
+  if (!config.formats_given) keep_narrow(model, config::target(config), placement, wide);
+  flag(std::move(wide), &Mark::wide, placement.marks);
   if (config::target(config).centred_operands) mark_centred(model, index, config, placement);
   const auto passthrough = passthrough_types(model, config);
   for (const auto& mark : placement.marks) {
@@ -333,9 +371,78 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
     throw bad_input(
         fmt::format("model '{}' has nothing to quantize: none of its nodes has values that these options quantize",
                     model.path.string()),
-        given_out.empty() ? nothing_hint(model, types) : fmt::format("{}", fmt::join(given_out, "; ")));
+        left.empty() ? nothing_hint(model, types) : fmt::format("{}", fmt::join(left, "; ")));
   }
   return placement;
+}
+
+namespace {
+
+Mark* find(Placement& placement, const std::string& value) {
+  const auto found = std::find_if(placement.marks.begin(), placement.marks.end(),
+                                  [&](const auto& mark) { return mark.value == value; });
+  return found == placement.marks.end() ? nullptr : &*found;
+}
+
+Mark* root(Placement& placement, Mark* mark) {
+  while (mark != nullptr && mark->shares) {
+    auto* next = find(placement, *mark->shares);
+    if (next == nullptr) break;
+    mark = next;
+  }
+  return mark;
+}
+
+// Means lie within the range of what they are taken of.
+bool is_mean(const onnx::Node& node) { return node.is("AveragePool") || node.is("GlobalAveragePool"); }
+
+bool is_marked(const Placement& placement, const std::string& value) { return placement.find(value) != nullptr; }
+
+// A convolution, or an activation after one, that this reader alone reads.
+bool is_fused_branch(const onnx::Model& model, const graph::Index& index, const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || index.consumers(value).size() != 1 || index.is_output(value)) return false;
+  return graph::has_trait(model.graph.nodes[static_cast<std::size_t>(producer)], graph::Trait::convolution);
+}
+
+}  // namespace
+
+void share_output_scales(const onnx::Model& model, const graph::Index& index,
+                         const std::vector<std::string_view>& op_types, Placement& placement) {
+  if (op_types.empty()) return;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    const bool aligned = std::find(op_types.begin(), op_types.end(), node.op_type()) != op_types.end();
+    if (!aligned || !placement.selected[n] || placement.fixed_ranges.contains(node.outputs().front())) continue;
+    auto* const output = root(placement, find(placement, node.outputs().front()));
+    if (output == nullptr) continue;
+    for (const auto& value : node.inputs()) {
+      auto* const input = root(placement, find(placement, value));
+      if (input == nullptr || input == output || input->is_constant) continue;
+      if (is_mean(node)) {
+        output->shares = input->value;
+        break;
+      }
+      if (index.producer(input->value) == graph::kNone || placement.fixed_ranges.contains(input->value)) continue;
+      input->shares = output->value;
+      placement.joined.push_back(input->value);
+    }
+  }
+}
+
+void add_fused_branches(const onnx::Model& model, const graph::Index& index, Placement& placement,
+                        std::set<std::string>& values) {
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    const auto& node = model.graph.nodes[n];
+    if (!node.is("Add") || !placement.selected[n] || node.inputs().size() != 2) continue;
+    const auto& inputs = node.inputs();
+    if (!is_marked(placement, inputs[0]) || !is_marked(placement, inputs[1])) continue;
+    for (std::size_t i = 2; i-- > 0;) {
+      if (!is_fused_branch(model, index, inputs[i])) continue;
+      if (values.insert(inputs[i]).second) placement.joined.push_back(inputs[i]);
+      break;
+    }
+  }
 }
 
 }  // namespace detent::quantization

@@ -7,14 +7,15 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "calibration/statistics.h"
 #include "detent/config.h"
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
-#include "quantization/granularity.h"
-#include "quantization/pairs.h"
+#include "quantization/formats.h"
+#include "quantization/weights.h"
 
 namespace detent::quantization {
 
@@ -62,7 +63,7 @@ struct Placement {
   calibration::Ranges fixed_ranges;
   /// Values whose range is at least so wide.
   std::map<std::string, float> least_spans;
-  /// Values that take the statistics of another value, see passthrough.h.
+  /// Values that take the statistics of another value, see selection.h.
   std::map<std::string, std::string> inherits;
   std::vector<bool> selected;
   /// Values that have a scale of another one only because what joins them wants one for all.
@@ -107,5 +108,18 @@ std::int64_t needed_opset(const QuantConfig& config) noexcept;
 /// bad_input when the model is quantized already or, unless that may be, holds nothing to quantize.
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
                 const FloatParts& floats = {}, const TransposedConstants& transposed = {});
+
+// What a target wants of several values together: one scale for all that an operator joins, no pair within a fused sum.
+
+/// Inputs of operators of these types take scale and zero point of the output, as far as they are activations that a
+/// node of the graph makes.
+void share_output_scales(const onnx::Model& model, const graph::Index& index,
+                         const std::vector<std::string_view>& op_types, Placement& placement);
+
+/// Adds, of each quantized sum of two activations, the branch that a convolution makes for it alone: a runtime that
+/// adds within the convolution's kernel does so before rounding. The branches are observed all the same: they are
+/// quantized where a fallback leaves the other summand in float.
+void add_fused_branches(const onnx::Model& model, const graph::Index& index, Placement& placement,
+                        std::set<std::string>& values);
 
 }  // namespace detent::quantization

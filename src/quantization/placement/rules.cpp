@@ -6,7 +6,7 @@
 #include <limits>
 #include <string_view>
 
-#include "config/derived.h"
+#include "config/presets.h"
 #include "config/targets.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"

@@ -3,14 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <set>
+#include <span>
+#include <string_view>
 
 #include "base/error.h"
-#include "config/derived.h"
+#include "config/presets.h"
 #include "config/targets.h"
 #include "graph/index.h"
 #include "graph/traits.h"
-#include "quantization/placement/name_pattern.h"
 
 namespace detent::quantization {
 namespace {
@@ -114,6 +119,131 @@ std::vector<bool> select_of_all_types(const onnx::Model& model, const QuantConfi
   return select(model, config, [&](const onnx::Node& node) {
     return (config.op_types.empty() || lists(config.op_types, node)) && !lists(config.exclude_op_types, node);
   });
+}
+
+NamePattern::NamePattern(const std::string& text) : text_(text) {
+  if (text.starts_with('^')) pattern_.emplace(text);
+}
+
+std::vector<std::string> LeftInFloat::notes() const {
+  std::vector<std::string> notes;
+  for (const auto& [why, nodes] : nodes_) {
+    notes.push_back(fmt::format(
+        "{}{} in float: {}", nodes.front(),
+        nodes.size() > 1 ? fmt::format(" and {} more stay", nodes.size() - 1) : std::string(" stays"), why.first));
+  }
+  return notes;
+}
+
+std::size_t LeftInFloat::count() const {
+  std::size_t count = 0;
+  for (const auto& [why, nodes] : nodes_) count += nodes.size();
+  return count;
+}
+
+bool reads_empty_weight(const onnx::Model& model, const graph::Index& index, const onnx::Node& product) {
+  if (product.inputs().size() <= graph::kWeightInput) return false;
+  const int at = index.initializer(product.inputs()[graph::kWeightInput]);
+  return at != graph::kNone && model.graph.initializers[static_cast<std::size_t>(at)].count() == 0;
+}
+
+std::string reason_against_gemm(const onnx::Node& gemm) {
+  if (gemm.int_or("transA", 0) != 0) return "its first input is transposed";
+  if (gemm.float_or("alpha", 1) != 1) return "its alpha is not 1";
+  if (gemm.float_or("beta", 1) != 1 && gemm.inputs().size() > 2) return "its beta is not 1";
+  return {};
+}
+
+std::set<std::string> passthrough_types(const onnx::Model& model, const QuantConfig& config) {
+  check_op_types(model, config.passthrough_op_types, "--set passthrough-op-types");
+  std::set<std::string> types;
+  for (const auto& row : graph::all_traits()) {
+    if (row.is(graph::Trait::rearranges)) types.emplace(row.type);
+  }
+  types.insert(config.passthrough_op_types.begin(), config.passthrough_op_types.end());
+  return types;
+}
+
+std::string statistics_source(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
+                              const std::set<std::string>& passthrough, const std::string& value) {
+  std::string source = value;
+  while (true) {
+    const int producer = index.producer(source);
+    if (producer == graph::kNone) return source;
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+    if (!node.domain().empty() || !passthrough.contains(node.op_type()) || node.inputs().empty()) return source;
+    const std::string& input = node.inputs().front();
+    const bool is_activation = !input.empty() && index.initializer(input) == graph::kNone &&
+                               graph::type_of(model, types, input) == onnx::DataType::float32;
+    if (!is_activation) return source;
+    source = input;
+  }
+}
+
+namespace {
+
+// Of a type whose exponent has these bits; all are set in infinite values and NaN alone.
+template <class Bits>
+bool are_finite(const onnx::TensorData& data, Bits exponent) {
+  bool finite = true;
+  data.write_to([&](std::span<const std::byte> bytes) {
+    for (std::size_t at = 0; at + sizeof(Bits) <= bytes.size(); at += sizeof(Bits)) {
+      Bits bits = 0;
+      std::memcpy(&bits, bytes.data() + at, sizeof bits);
+      finite &= (bits & exponent) != exponent;
+    }
+  });
+  return finite;
+}
+
+bool passes_infinities(const onnx::Node& node) {
+  static constexpr std::array<std::string_view, 19> kTypes{
+      "Add",     "Sub",       "Where",  "Cast",   "CastLike", "Expand", "Flatten", "Identity", "Mul",      "Trilu",
+      "Reshape", "Transpose", "Concat", "Gather", "Slice",    "Split",  "Squeeze", "Tile",     "Unsqueeze"};
+  return node.domain().empty() && std::find(kTypes.begin(), kTypes.end(), node.op_type()) != kTypes.end();
+}
+
+// Rows of a table that are looked up are seldom those that hold such values; what is added is added as a whole.
+bool adds(const onnx::Node& node, std::size_t input) {
+  return node.is("Add") || node.is("Sub") || (node.is("Where") && input > 0);
+}
+
+bool fills_with_infinity(const onnx::Model& model, const onnx::Node& node) {
+  const auto* value = node.is("ConstantOfShape") ? node.attribute("value") : nullptr;
+  return value != nullptr && !all_finite(onnx::read_attribute_tensor(model, node, *value));
+}
+
+}  // namespace
+
+bool all_finite(const onnx::Tensor& tensor) {
+  switch (tensor.type) {
+    case onnx::DataType::float32: return are_finite<std::uint32_t>(tensor.data, 0x7f800000U);
+    case onnx::DataType::float16: return are_finite<std::uint16_t>(tensor.data, 0x7c00U);
+    case onnx::DataType::bfloat16: return are_finite<std::uint16_t>(tensor.data, 0x7f80U);
+    default: return true;
+  }
+}
+
+std::set<std::string> infinite_values(const onnx::Model& model) {
+  const graph::Index index(model);
+  std::set<std::string> found, finite;
+  const auto is_infinite = [&](const std::string& name) {
+    const int at = index.initializer(name);
+    if (at == graph::kNone || finite.contains(name)) return false;
+    const bool is_finite = all_finite(model.graph.initializers[static_cast<std::size_t>(at)]);
+    (is_finite ? finite : found).insert(name);
+    return !is_finite;
+  };
+  for (const auto& node : model.graph.nodes) {
+    if (!passes_infinities(node) && !node.is("ConstantOfShape")) continue;
+    bool any = fills_with_infinity(model, node);
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      const auto& input = node.inputs()[i];
+      any = found.contains(input) || (adds(node, i) && is_infinite(input)) || any;
+    }
+    if (any) found.insert(node.outputs().begin(), node.outputs().end());
+  }
+  return found;
 }
 
 }  // namespace detent::quantization

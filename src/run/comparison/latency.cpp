@@ -3,8 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
+#include "base/error.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "data/given_inputs.h"
+#include "exec/timing.h"
+#include "onnx/model.h"
+#include "run/model/finish.h"
 #include "run/samples/samples.h"
 
 namespace detent::run {
@@ -104,6 +112,107 @@ std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, 
     samples.push_back(std::move(sample->inputs));
   }
   return samples;
+}
+
+namespace {
+
+constexpr double kLeastSeconds = 0.2, kMostSeconds = 5, kShareOfRun = 0.03;
+constexpr double kTolerable = 2.5;             // seconds in all, or twice its share of the run
+constexpr std::uint64_t kMostBytes = 8 << 20;  // of samples, which stay in memory
+constexpr std::size_t kTurnsOfOne = 4;         // of models that are opened for them
+constexpr double kOpenings = 3;                // of each of these
+constexpr double kBytesASecond = 600e6;        // that are read and laid out for kernels, about
+
+// Of slow models: each runs once warm, or each time that it opens, and is timed in each turn.
+double least_seconds(const LatencyRequest& request) {
+  if (!request.one_open) return 2 * static_cast<double>(1 + request.turns) * request.sample_seconds;
+  return 2 * (kOpenings + kTurnsOfOne) * request.sample_seconds +
+         kOpenings * static_cast<double>(request.model_bytes) / kBytesASecond;
+}
+
+double seconds_to_take(const LatencyRequest& request) {
+  return std::clamp(kShareOfRun * request.run_seconds, kLeastSeconds, kMostSeconds);
+}
+
+std::string too_costly(const LatencyRequest& request) {
+  if (request.memory > request.memory_budget) {
+    return fmt::format("running the larger model would take about {}, and the memory budget is {}",
+                       format_size(request.memory), format_size(request.memory_budget));
+  }
+  if (least_seconds(request) > std::max(kTolerable, 2 * kShareOfRun * request.run_seconds))
+    return fmt::format("one run takes about {:.1f} s; detent bench takes the time", request.sample_seconds);
+  return "";
+}
+
+std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequest& request,
+                                 std::span<const std::filesystem::path> quantized) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  LatencyChange common;
+  common.synthetic = request.source == nullptr;
+  std::vector<std::vector<data::Array>> samples;
+  if (common.synthetic) {
+    samples.push_back(data::synthetic_inputs(input_specs(onnx::read_model(quantized.front())), {}));
+  } else {
+    samples = first_samples(*request.source, request.samples, kMostBytes);
+  }
+  common.samples = samples.size();
+  common.threads = static_cast<int>(thread_count(request.threads));
+  exec::SessionOptions options{exec::SessionMode::deployed, request.threads, request.stop, true};
+  const auto opener = [&](const std::filesystem::path& model) {
+    return [&runtime, &options, &model] { return exec::Session::of_file(runtime, model, options); };
+  };
+  std::vector<std::vector<std::vector<data::Array>>> of_quantized;
+  for (const auto& model : quantized) {
+    auto& own = of_quantized.emplace_back();
+    const auto specs = input_specs(onnx::read_model(model));
+    for (const auto& sample : samples) own.push_back(with_cache_of(sample, specs));
+  }
+  std::vector<exec::Timed> models{{opener(request.float_model), "the float model", samples}};
+  for (std::size_t m = 0; m < quantized.size(); ++m)
+    models.push_back({opener(quantized[m]), "the quantized model", of_quantized[m]});
+  const double spent = std::chrono::duration<double>(Clock::now() - start).count();
+  const auto all =
+      latencies(exec::time_interleaved(models, {.seconds = seconds_to_take(request) - spent,
+                                                .least_rounds = request.one_open ? kTurnsOfOne : request.turns,
+                                                .one_open = request.one_open}));
+  std::vector<LatencyChange> changes(quantized.size(), common);
+  for (std::size_t m = 0; m < quantized.size(); ++m) {
+    changes[m].before = all.front();
+    changes[m].after = all[m + 1];
+  }
+  return changes;
+}
+
+}  // namespace
+
+std::string slower_note(const LatencyChange& change) {
+  constexpr double kNoise = 1.03;
+  const auto& after = change.after;
+  if (change.before.is_doubtful() || after.is_doubtful()) return "";
+  if (std::min(after.ratio, after.cpu_ratio) < kNoise || after.ratio_low <= 1) return "";
+  return fmt::format(
+      "the quantized model is {} than the float model on this machine; detent bench --by-operator shows where",
+      speed_words(after.ratio));
+}
+
+MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyRequest& request,
+                                    std::span<const std::filesystem::path> quantized) {
+  const auto without = [](const std::string& why) {
+    return MeasuredLatencies{{}, {fmt::format("latency was not measured: {}", why)}};
+  };
+  if (const auto why = too_costly(request); !why.empty()) return without(why);
+  try {
+    MeasuredLatencies measured{timed(runtime, request, quantized), {}};
+    std::vector<Latency> all{measured.changes.front().before};
+    for (const auto& change : measured.changes) all.push_back(change.after);
+    if (auto note = busy_note(all); !note.empty()) measured.notes.push_back(std::move(note));
+    return measured;
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::interrupted) throw;
+    const char* hint = request.source == nullptr ? " (inputs were made up, as there are no samples)" : "";
+    return without(fmt::format("{}{}", e.what(), hint));
+  }
 }
 
 }  // namespace detent::run

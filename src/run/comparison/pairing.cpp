@@ -1,11 +1,15 @@
 #include "run/comparison/pairing.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
-#include "data/floats.h"
+#include "data/sample.h"
+#include "graph/traits.h"
+#include "quantization/formats.h"
 
 namespace detent::run {
 namespace {
@@ -166,6 +170,162 @@ void TakingReceiver::receive(std::size_t tap, const data::TensorView& tensor, co
   const auto bytes = pairing_.take(tap);
   sums_.at(tap).add(as_floats(bytes), as_floats(tensor.bytes));
   traits_.at(tap).add(as_floats(bytes), tensor.shape);
+}
+
+namespace {
+
+constexpr double kMask = 1e30;            // a finite stand-in for infinity
+constexpr double kUnlike = 16;            // parts whose scales differ by 4 bits
+constexpr double kMuchCut = 1e-3;         // of the values
+constexpr double kFewLarge = 1e-3;        // of the values
+constexpr std::size_t kFewChannels = 16;  // at most one in so many
+constexpr double kInherited = 3;          // dB
+
+// Of the model's metadata.
+constexpr std::string_view kAppliedKey = "detent.applied";
+constexpr std::string_view kEqualized = "channel ranges equalized";
+constexpr std::string_view kTuned = "weights tuned";
+
+// An initializer of one element.
+const onnx::Tensor* scalar(const onnx::Model& model, const graph::Index& index, const std::string& name) {
+  const int i = index.initializer(name);
+  if (i == graph::kNone) return nullptr;
+  const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
+  return tensor.count() == 1 ? &tensor : nullptr;
+}
+
+std::optional<quantization::IntRange> integers_of(onnx::DataType type) {
+  for (const auto candidate : {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::uint16}) {
+    if (quantization::data_type(candidate) == type) return quantization::full_range(candidate);
+  }
+  return std::nullopt;
+}
+
+// The parts of a Concat with the largest and the smallest magnitude.
+std::optional<std::pair<double, double>> parts(const onnx::Node& node,
+                                               const std::unordered_map<std::string, MeasuredValue>& values) {
+  if (node.op_type() != "Concat") return std::nullopt;
+  double largest = 0, smallest = std::numeric_limits<double>::infinity();
+  for (const auto& input : node.inputs()) {
+    const auto found = values.find(input);
+    if (found == values.end()) return std::nullopt;
+    largest = std::max(largest, found->second.traits->magnitude());
+    smallest = std::min(smallest, found->second.traits->magnitude());
+  }
+  return std::pair(largest, smallest);
+}
+
+// What is wrong with the range of a quantized value.
+Explanation of_range(const onnx::Node& node, const std::string& value, const ValueTraits& traits,
+                     const std::unordered_map<std::string, MeasuredValue>& values, bool is_score) {
+  const auto& [low, high] = *traits.range();
+  const std::string leave = fmt::format("--preset balanced, or --exclude-nodes {}", node.id());
+  if (std::max(-low, high) > kMask) return {fmt::format("a mask constant of {:.2g} sets the range", low), leave};
+  const auto unlike = parts(node, values);
+  if (unlike && unlike->first > kUnlike * unlike->second)
+    return {fmt::format("shared scale: {:.3g} against {:.3g}", unlike->first, unlike->second), leave};
+  if (traits.share_cut() > kMuchCut && !is_score) {
+    return {fmt::format("{:.2g} % of the values lie beyond the range of {:.3g} to {:.3g}", 100 * traits.share_cut(),
+                        low, high),
+            fmt::format("--set tensor-method={}=minmax", value)};
+  }
+  if (traits.share_large() < kFewLarge) {
+    return {fmt::format("the range is set by {:.0f} values in 10^6", std::ceil(1e6 * traits.share_large())),
+            fmt::format("--set tensor-method={}=mse", value)};
+  }
+  if (traits.large_channels() * kFewChannels <= traits.channels()) {
+    return {fmt::format("{} of {} channels hold the range", traits.large_channels(), traits.channels()),
+            "--activation-type uint16, or --exclude-nodes with its consumers"};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<std::pair<double, double>> stored_range(const onnx::Model& quantized, const graph::Index& index,
+                                                      const std::string& value) {
+  const int producer = index.producer(value);
+  if (producer == graph::kNone) return std::nullopt;
+  const auto& node = quantized.graph.nodes[static_cast<std::size_t>(producer)];
+  if (!graph::is_dequantize_linear(node) || node.inputs().size() < 3) return std::nullopt;
+  const auto* scale = scalar(quantized, index, node.inputs()[1]);
+  const auto* zero = scalar(quantized, index, node.inputs()[2]);
+  if (scale == nullptr || zero == nullptr || scale->type != onnx::DataType::float32) return std::nullopt;
+  const auto bounds = integers_of(zero->type);
+  if (!bounds) return std::nullopt;
+  const double step = onnx::to_doubles(*scale).front();
+  const auto middle = static_cast<double>(onnx::to_int64s(*zero).front());
+  return std::pair((bounds->min - middle) * step, (bounds->max - middle) * step);
+}
+
+void ValueTraits::add(std::span<const float> values, std::span<const std::int64_t> shape) {
+  const std::size_t axis = shape.size() >= 4 ? 1 : shape.empty() ? 0 : shape.size() - 1;
+  const std::size_t channels = shape.empty() ? 1 : static_cast<std::size_t>(shape[axis]);
+  if (channels_.size() != channels) channels_.assign(channels, 0);
+  std::size_t run = 1;
+  for (std::size_t d = axis + 1; d < shape.size(); ++d) run *= static_cast<std::size_t>(shape[d]);
+  const double reach = range_ ? std::max(-range_->first, range_->second) : 0;
+  const auto large = static_cast<float>(reach / kUnlike);
+  // Rounding reaches half a step beyond the ends, so no value there counts as cut.
+  const double slack = range_ ? (range_->second - range_->first) / 256 : 0;
+  const auto low = static_cast<float>(range_ ? range_->first - slack : -HUGE_VAL);
+  const auto high = static_cast<float>(range_ ? range_->second + slack : HUGE_VAL);
+  for (std::size_t at = 0, c = 0; at < values.size(); at += run, c = (c + 1) % channels) {
+    float most = channels_[c];
+    for (const float v : values.subspan(at, std::min(run, values.size() - at))) {
+      const float size = std::abs(v);
+      most = std::max(most, size);
+      large_ += size > large ? 1 : 0;
+      cut_ += v < low || v > high ? 1 : 0;
+      low_ = std::min<double>(low_, v);
+      high_ = std::max<double>(high_, v);
+    }
+    channels_[c] = most;
+  }
+  count_ += values.size();
+}
+
+std::size_t ValueTraits::large_channels() const {
+  return static_cast<std::size_t>(
+      std::count_if(channels_.begin(), channels_.end(), [&](float most) { return most > magnitude() / 2; }));
+}
+
+Applied read_applied(const onnx::Model& quantized) {
+  const auto text = quantized.metadata(kAppliedKey);
+  return {text.find(kEqualized) != std::string::npos, text.find(kTuned) != std::string::npos};
+}
+
+void write_applied(const Applied& applied, onnx::Model& quantized) {
+  std::vector<std::string_view> words;
+  if (applied.equalized) words.push_back(kEqualized);
+  if (applied.tuned) words.push_back(kTuned);
+  if (!words.empty()) quantized.add_metadata(kAppliedKey, fmt::format("{}", fmt::join(words, ", ")));
+}
+
+Explanation explain(const onnx::Model& original, const graph::Index& index, const std::string& value,
+                    const std::unordered_map<std::string, MeasuredValue>& values, const Applied& applied,
+                    bool is_score) {
+  const auto& judged = values.at(value);
+  const int producer = index.producer(value);
+  if (producer == graph::kNone || !std::isfinite(judged.sqnr_db)) return {};
+  const auto& node = original.graph.nodes[static_cast<std::size_t>(producer)];
+  if (judged.traits->range()) {
+    auto found = of_range(node, value, *judged.traits, values, is_score);
+    if (!found.reason.empty()) return found;
+  }
+  const std::string* worst = nullptr;
+  double least = 0;
+  for (const auto& input : node.inputs()) {
+    const auto found = values.find(input);
+    if (found == values.end() || (worst != nullptr && found->second.sqnr_db >= least)) continue;
+    worst = &found->first;
+    least = found->second.sqnr_db;
+  }
+  if (worst != nullptr && least < judged.sqnr_db + kInherited)
+    return {fmt::format("inherited from '{}' ({:.1f} dB)", *worst, least), ""};
+  if (!judged.traits->range()) return {};
+  return {"rounding of the values and weights here",
+          applied.tuned ? "--accuracy-target" : "--finetune gptq, or --accuracy-target"};
 }
 
 }  // namespace detent::run

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "base/boundary.h"
 #include "base/folder.h"
 #include "detent/quantize.h"
 
@@ -45,7 +45,7 @@ class FolderResult {
   /// Of QuantizeOptions::model, a file or a folder. Several variants lie beside each other in one folder, or, where the
   /// configuration names one model (onnxruntime-genai), in folders of their own with all other files. Throws usage when
   /// the output cannot be a new folder, and bad_input where a file that would be copied lies elsewhere
-  /// (base/boundary.h).
+  /// (base/folder.h).
   explicit FolderResult(const QuantizeOptions& options, std::vector<Variant> variants = {{}});
 
   /// Of a run from file to file inside the folders.
@@ -73,5 +73,28 @@ class FolderResult {
   Boundary boundary_;
   QuantizeOptions options_;
 };
+
+// Small JSON files of other programs.
+
+/// The object in a file, its members in their order. Throws bad_input when there is none.
+nlohmann::ordered_json read_json(const std::filesystem::path& path);
+
+// What transformers.js has to be told of the models in a folder, in its config.json.
+
+/// A model that a run has written.
+struct WrittenModel {
+  std::string file;         // "model_q4.onnx"
+  std::string dtype;        // as transformers.js calls it
+  bool has_data = false;    // "model_q4.onnx_data" beside it
+  bool half_cache = false;  // past keys and values are float16
+};
+
+/// Corrects `use_external_data_format` and `kv_cache_dtype`. The first stays one flag where there is one model; with
+/// several it says for each file whether it has data. `others` are the names of models that were copied.
+void correct_transformers_config(const std::filesystem::path& config, const std::vector<WrittenModel>& models,
+                                 const std::vector<std::string>& others);
+
+/// Whether the decoder in this file has a cache of float16.
+bool has_half_cache(const std::filesystem::path& model);
 
 }  // namespace detent::run

@@ -9,12 +9,10 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/failure.h"
 #include "base/file.h"
-#include "onnx/own_data.h"
 #include "onnx/write.h"
-#include "run/model/kv_cache.h"
-#include "run/model/needed_runtime.h"
+#include "run/model/finish.h"
+#include "run/model/target_runtime.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;

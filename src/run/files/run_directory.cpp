@@ -6,23 +6,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
-#include "base/failure.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "base/named_temp_dir.h"
 #include "base/paths.h"
-#include "base/printable.h"
-#include "base/remove_tree.h"
-#include "base/sharing.h"
-#include "base/small_file.h"
+#include "base/text.h"
+#include "calibration/statistics_file.h"
 #include "shim/shared_work.h"
 
 namespace detent::run {
+
 namespace fs = std::filesystem;
+
 namespace {
 
 constexpr const char* kHelper = "one that helps rank 0";
@@ -279,6 +280,142 @@ PrivateDirectory::~PrivateDirectory() { release_to_others(lock_); }
 RunDirectory::~RunDirectory() {
   if (resume_ && !finished_) directory_.keep();
   release_to_others(lock_);
+}
+
+namespace {
+
+void add(Hasher& hasher, const MappedFile& file, std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  hasher.add(std::uint64_t{bytes.size()});
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    const auto piece = bytes.subspan(at, std::min(kPiece, bytes.size() - at));
+    hasher.add(piece);
+    file.release(piece);
+  }
+}
+
+}  // namespace
+
+ModelFingerprint::ModelFingerprint(const onnx::Model& model) {
+  Hasher hasher;
+  add(hasher, *model.file, model.file->bytes());
+  sum_ = hasher.result();
+  for (const auto& tensor : model.graph.initializers) {
+    if (tensor.is_external && tensor.data.file()) left_.emplace(tensor.name, tensor.data);
+  }
+}
+
+void ModelFingerprint::take(const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    const auto found = left_.find(name);
+    if (found == left_.end()) continue;
+    Hasher hasher;
+    hasher.add(name);
+    add(hasher, *found->second.file(), found->second.bytes());
+    sum_ += hasher.result();
+    left_.erase(found);
+  }
+}
+
+Fingerprint ModelFingerprint::finish() {
+  while (!left_.empty()) take({left_.begin()->first});
+  return sum_;
+}
+
+Fingerprint fingerprint_of(const onnx::Model& model) { return ModelFingerprint(model).finish(); }
+
+Fingerprint fingerprint_of(const data::Sample& sample) {
+  Hasher hasher;
+  for (const auto& array : sample.inputs) {
+    hasher.add(static_cast<std::uint64_t>(array.type));
+    hasher.add(std::uint64_t{array.shape.size()});
+    for (const auto d : array.shape) hasher.add(static_cast<std::uint64_t>(d));
+    hasher.add(array.bytes);
+  }
+  return hasher.result();
+}
+
+Fingerprint fingerprint_of(data::SampleSource& source) {
+  Fingerprint all;
+  while (const auto sample = source.next()) all += fingerprint_of(*sample);
+  return all;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kFile = "progress.json";
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string statistics_name(std::size_t number) { return fmt::format("statistics-{}", number); }
+
+[[noreturn]] void throw_damaged(const fs::path& path) {
+  throw bad_input(fmt::format("'{}' is damaged", path.string()), "run without --resume");
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  auto json = parse_sealed_json(read_small_file(path, "progress"));
+  if (!json) throw_damaged(path);
+  return std::move(*json);
+}
+
+std::size_t last_save(const fs::path& path) {
+  try {
+    return read_json(path).at("save").get<std::size_t>();
+  } catch (const nlohmann::json::exception&) {
+    throw_damaged(path);
+  }
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(fs::path directory, double seconds, int shares)
+    : directory_(std::move(directory)), seconds_(seconds), shares_(shares), due_(after(seconds)) {}
+
+std::optional<CalibrationProgress> Checkpoints::load() const {
+  const fs::path path = directory_ / kFile;
+  if (!paths::exists(path)) return std::nullopt;
+  const auto json = read_json(path);
+  try {
+    if (json.value("shares", 1) != shares_) return std::nullopt;
+    CalibrationProgress progressed;
+    progressed.cuts = json.at("cuts").get<std::vector<int>>();
+    progressed.segment = json.at("segment");
+    progressed.done = json.at("done");
+    progressed.samples = json.at("samples");
+    progressed.statistics =
+        calibration::read_statistics(directory_ / statistics_name(json.at("save").get<std::size_t>()));
+    return progressed;
+  } catch (const nlohmann::json::exception&) {
+    throw_damaged(path);
+  }
+}
+
+void Checkpoints::save(const CalibrationProgress& progressed) {
+  const auto start = Clock::now();
+  failpoint("checkpoint.begin");
+  // An earlier process may have left files: numbers only have to differ from the one that counts now.
+  if (number_ == 0 && paths::exists(directory_ / kFile)) number_ = last_save(directory_ / kFile);
+  const std::size_t previous = number_++;
+  calibration::write_statistics(progressed.statistics, directory_ / statistics_name(number_));
+  failpoint("checkpoint.statistics");
+  const nlohmann::json json{{"cuts", progressed.cuts}, {"segment", progressed.segment},
+                            {"done", progressed.done}, {"samples", progressed.samples},
+                            {"shares", shares_},       {"save", number_}};
+  AtomicFile file(directory_ / kFile);
+  const std::string text = sealed_json_text(json);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+  failpoint("checkpoint.saved");
+  std::error_code ignored;
+  fs::remove(directory_ / statistics_name(previous), ignored);
+  constexpr double kShare = 0.01;
+  const double cost = std::chrono::duration<double>(Clock::now() - start).count();
+  due_ = after(seconds_ > 0 ? std::max(seconds_, cost / kShare) : 0);
 }
 
 }  // namespace detent::run

@@ -1,13 +1,19 @@
 // The private directory of a run: working files, and what a later process needs to resume it.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/numbers.h"
+#include "calibration/statistics.h"
+#include "data/sample.h"
 #include "detent/resources.h"
 #include "onnx/model.h"
 
@@ -76,6 +82,61 @@ class RunDirectory {
   UniqueFd lock_;
   TempDir directory_;
   TempDir scratch_;
+};
+
+// Fingerprints of models and samples.
+
+/// Of the model's file and of all tensors in its data files: a sum over the parts, so that each part can be added while
+/// its pages are in memory anyway. Pages are released afterwards.
+class ModelFingerprint {
+ public:
+  explicit ModelFingerprint(const onnx::Model& model);
+  /// Adds the tensors of these names that are in data files and have not been added yet.
+  void take(const std::vector<std::string>& names);
+  /// Adds all other tensors.
+  Fingerprint finish();
+
+ private:
+  Fingerprint sum_;
+  std::map<std::string, onnx::TensorData> left_;
+};
+Fingerprint fingerprint_of(const onnx::Model& model);
+
+/// Of types, shapes and values of all inputs.
+Fingerprint fingerprint_of(const data::Sample& sample);
+
+/// Sum over all samples of a source, as in calibration::Statistics.
+Fingerprint fingerprint_of(data::SampleSource& source);
+
+// The progress of a calibration, saved so that a later process can continue it.
+
+struct CalibrationProgress {
+  std::vector<int> cuts;
+  std::size_t segment = 0;             // the current one
+  std::size_t done = 0;                // samples that have passed it
+  std::size_t samples = 0;             // in total; 0: not known yet
+  calibration::Statistics statistics;  // of the samples that are done; `data` and `samples` of those that were read
+};
+
+/// Files in a run's directory. Each save replaces the previous one atomically.
+class Checkpoints {
+ public:
+  /// `seconds` between saves; 0: after every sample. `shares`: into how many the samples are divided, of which this
+  /// process has one.
+  Checkpoints(std::filesystem::path directory, double seconds, int shares = 1);
+
+  /// The last save of an earlier process, unless that had another share. Throws bad_input when it is damaged.
+  std::optional<CalibrationProgress> load() const;
+  void save(const CalibrationProgress& progressed);
+  /// When the next save is due. Saving takes at most about 1 % of the time.
+  std::chrono::steady_clock::time_point due() const noexcept { return due_; }
+
+ private:
+  std::filesystem::path directory_;
+  double seconds_;
+  int shares_;
+  std::size_t number_ = 0;  // of the last save
+  std::chrono::steady_clock::time_point due_;
 };
 
 }  // namespace detent::run

@@ -5,26 +5,20 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
-#include "base/working_file.h"
-#include "config/derived.h"
+#include "base/text.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "graph/bodies.h"
 #include "graph/index.h"
-#include "graph/rewrites/einsum_weights.h"
-#include "graph/rewrites/fixed_shapes.h"
+#include "graph/rewrites/product_forms.h"
+#include "graph/rewrites/unfold.h"
 #include "quantization/floats/float_placement.h"
 #include "quantization/formats.h"
-#include "quantization/placement/infinite_values.h"
-#include "quantization/placement/integer_chains.h"
-#include "quantization/placement/name_pattern.h"
 #include "quantization/placement/selection.h"
-#include "run/comparison/shared_decisions.h"
-#include "run/model/unseen_bodies.h"
+#include "quantization/placement/value_kinds.h"
+#include "run/comparison/outcome.h"
+#include "run/model/spared_nodes.h"
 
 namespace detent::run {
 namespace fs = std::filesystem;
@@ -117,6 +111,7 @@ std::size_t compute(Prepared& prepared, const std::vector<int>& nodes, const exe
   }
   prepared.folded.add(model, nodes, results);
   graph::replace_by_constants(model, nodes, std::move(results));
+  graph::take_constant_branches(model);
   const graph::Index index(model);
   std::erase_if(prepared.transposed, [&](const auto& pair) { return index.initializer(pair.second) == graph::kNone; });
   return nodes.size();
@@ -345,7 +340,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   graph::add_initializers(model, types);
   find_infinite(prepared, config);
   if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
-  append(notes, decision_notes(graph::find_decisions(model, types, graph::DecisionKind::all)));
+  append(notes, decision_notes(model, graph::find_decisions(model, types, graph::DecisionKind::all)));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = quantization::all_gates(model, graph::Index(model));

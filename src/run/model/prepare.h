@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "exec/session.h"
+#include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
-#include "graph/values.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
-#include "quantization/placement/gated_activations.h"
 #include "quantization/placement/placement.h"
+#include "quantization/placement/value_kinds.h"
 
 namespace detent::run {
 

@@ -1,7 +1,10 @@
 // Measurements of a run of quantize or calibrate, for the report and the trace.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,17 +12,42 @@
 
 #include "calibration/statistics.h"
 #include "detent/compare.h"
+#include "detent/profile.h"
 #include "detent/quantize.h"
-#include "planning/calibration.h"
-#include "profile/device_peaks.h"
+#include "detent/stage_report.h"
+#include "onnx/model.h"
+#include "planning/memory.h"
 #include "profile/machine.h"
 #include "profile/profiler.h"
+#include "quantization/assignment.h"
 #include "quantization/placement/placement.h"
 #include "run/collect.h"
 #include "run/model/prepare.h"
-#include "run/records/run_profiler.h"
 
 namespace detent::run {
+
+// Where the stages of a run are recorded: in a profile of its own, or in one that the caller holds.
+
+class RunProfiler {
+ public:
+  /// Throws usage when both are given: the caller's profile has its own file.
+  RunProfiler(Profiler* callers, const std::optional<std::filesystem::path>& yaml);
+
+  profile::Profiler& profiler() noexcept { return *profiler_; }
+  const profile::Profiler& profiler() const noexcept { return *profiler_; }
+
+  /// Ends the run's own profile, and throws when its file could not be written. A caller's profile continues.
+  void finish();
+
+  /// Of this run only, also in a caller's profile.
+  std::vector<profile::StageTime> stages() const;
+  std::vector<StageReport> stage_reports() const;
+
+ private:
+  std::optional<profile::Profiler> own_;
+  profile::Profiler* profiler_;
+  std::size_t first_;  // stage of this run
+};
 
 /// A node of the float model.
 struct LayerRecord {
@@ -87,5 +115,27 @@ void write_reports(RunReport& report, const ReportRequest& request, RunProfiler&
 
 /// The data of the page (docs/report.md).
 std::string report_json(const RunReport& report, const ReportRequest& request, const RunProfiler& profiler);
+
+// What the result of a run tells of the assignment.
+
+/// Of nodes: those that compute on integers; and all other products, in bodies as well, with what else was selected.
+struct NodeCounts {
+  std::size_t quantized = 0;
+  std::size_t in_float = 0;
+  std::vector<std::string> notes;  // where bodies hold products
+};
+
+/// `has_integers` tells of a value or constant whether it is stored as integers.
+NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement,
+                       const std::function<bool(const std::string&)>& has_integers);
+
+/// The same where all that is placed is.
+NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement);
+
+/// Counts nodes and records scale, zero point, range and method of each activation.
+void record_assignment(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result);
+
+/// Notes that concern this machine only: the model is the same wherever it is made.
+std::vector<std::string> notes_for_this_machine(const QuantConfig& config);
 
 }  // namespace detent::run

@@ -3,11 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include "base/error.h"
+#include "data/given_inputs.h"
+#include "data/sample.h"
+#include "exec/sweep.h"
+#include "graph/execution.h"
 #include "graph/index.h"
-#include "graph/rewrites/fixed_shapes.h"
-#include "planning/limits.h"
+#include "graph/rewrites/unfold.h"
+#include "onnx/model.h"
+#include "planning/memory.h"
 
 namespace detent::run {
 
@@ -71,6 +79,85 @@ std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& pa
                       "give a path or a stream of samples");
   return stream != nullptr ? data::open_samples(*stream, std::move(inputs), options)
                            : data::open_samples(path, std::move(inputs), options);
+}
+
+std::unique_ptr<SampleStream> open_pictures(const PictureFolder& pictures, const std::filesystem::path& model,
+                                            std::size_t samples, const Resources& resources) {
+  const auto inputs = data::without_given(input_specs(onnx::read_model(model), pictures.input_shapes),
+                                          data::parse_given_values(pictures.input_values));
+  if (inputs.size() != 1)
+    throw usage_error(
+        fmt::format("--images: the model has {} inputs", inputs.size()),
+        "give those that are one number by --input NAME=NUMBER, or write .npz files with all of them and give "
+        "--calibration-data");
+  return data::open_pictures(pictures.folder, inputs.front(),
+                             {.preset = pictures.preset,
+                              .size = pictures.size,
+                              .samples = samples,
+                              .memory = memory_for_samples(resources) / 2});
+}
+
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+std::int64_t elements(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+void set_shape(graph::ValueTypes& types, const std::string& value, const Shape& shape) {
+  auto& dims = types.at(value).shape.emplace();
+  for (const auto d : shape) dims.push_back({d, graph::kMeasured});
+}
+
+class LargestShapes : public data::TapReceiver {
+ public:
+  explicit LargestShapes(std::size_t values) : shapes_(values, Shape{0}) {}
+
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
+    Shape shape(tensor.shape.begin(), tensor.shape.end());
+    if (elements(shape) >= elements(shapes_[tap])) shapes_[tap] = std::move(shape);
+  }
+  const Shape& shape(std::size_t tap) const { return shapes_[tap]; }
+
+ private:
+  std::vector<Shape> shapes_;
+};
+
+}  // namespace
+
+std::vector<std::string> values_of_unknown_shape(const onnx::Model& model, const graph::ValueTypes& types) {
+  std::vector<std::string> values;
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& name : node.outputs()) {
+      const auto found = types.find(name);
+      if (name.empty() || found == types.end() || found->second.type == onnx::DataType::undefined ||
+          found->second.type == onnx::DataType::string)
+        continue;
+      if (!graph::static_shape(types, name)) values.push_back(name);
+    }
+  }
+  return values;
+}
+
+void set_empty(graph::ValueTypes& types, const std::vector<std::string>& values) {
+  for (const auto& value : values) set_shape(types, value, {0});
+}
+
+void measure_shapes(const Context& context, const onnx::Model& model, data::SampleSource& source,
+                    const std::vector<std::string>& values, graph::ValueTypes& types) {
+  const auto where = fmt::format("model '{}'", model.path.string());
+  exec::BranchOptions options;
+  options.session = {planning::session_mode_for(model), context.threads, context.stop};
+  options.taps = values;
+  exec::Branch branch(context.runtime, model, types, {}, nullptr, std::move(options));
+  auto stage = branch.load(0, where);
+  LargestShapes shapes(values.size());
+  source.rewind();
+  if (const auto sample = source.next())
+    stage.run(0, sample->inputs, fmt::format("{}, sample '{}'", where, sample->origin), &shapes);
+  source.rewind();
+  for (std::size_t t = 0; t < stage.taps().size(); ++t) set_shape(types, stage.taps()[t], shapes.shape(t));
 }
 
 }  // namespace detent::run

@@ -11,9 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "data/pictures.h"
 #include "data/sample.h"
 #include "detent/resources.h"
+#include "detent/samples.h"
+#include "graph/index.h"
 #include "onnx/model.h"
+#include "run/context.h"
 
 namespace detent::run {
 
@@ -49,5 +53,43 @@ std::unique_ptr<data::SampleSource> open_samples(const Options& options, std::ve
                        .file_memory = memory_for_samples(options.resources),
                        .input_values = options.input_values});
 }
+
+// Pictures as samples of a model.
+
+/// A folder of pictures, and how they become inputs.
+struct PictureFolder {
+  std::filesystem::path folder;
+  data::ImagePreset preset = data::ImagePreset::none;
+  std::size_t size = 0;                        // of both sides, where the model does not fix them
+  std::vector<std::string> input_values = {};  // other inputs of the model: "sr=16000"
+  std::map<std::string, std::vector<std::int64_t>> input_shapes = {};  // that inputs get for good
+};
+
+/// What a run says of the inputs of its model.
+template <class Options>
+PictureFolder with_inputs_of(PictureFolder pictures, const Options& options) {
+  pictures.input_values = options.input_values;
+  if constexpr (requires { options.config.input_shapes; }) pictures.input_shapes = options.config.input_shapes;
+  if constexpr (requires { options.input_shapes; }) pictures.input_shapes = options.input_shapes;
+  return pictures;
+}
+
+/// As many as `samples`, spread evenly over the folder (0: all), for the one input of `model`. Throws usage for a model
+/// with several beside those of input_values, and what data::open_pictures() throws.
+std::unique_ptr<SampleStream> open_pictures(const PictureFolder& pictures, const std::filesystem::path& model,
+                                            std::size_t samples, const Resources& resources);
+
+// Shapes that depend on values, as a sample has them.
+
+/// Tensors that nodes make and whose shapes `types` do not tell.
+std::vector<std::string> values_of_unknown_shape(const onnx::Model& model, const graph::ValueTypes& types);
+
+/// Gives `values` the shape of no element.
+void set_empty(graph::ValueTypes& types, const std::vector<std::string>& values);
+
+/// Runs the first sample in one piece and gives `values` the shapes that they have in it: the largest, where a value is
+/// made several times; that of no element, where it is not made. The source is rewound.
+void measure_shapes(const Context& context, const onnx::Model& model, data::SampleSource& source,
+                    const std::vector<std::string>& values, graph::ValueTypes& types);
 
 }  // namespace detent::run

@@ -1,7 +1,7 @@
 // Processes are not started on Windows: nothing there ends what a command has started, as process groups do.
 #include "run/command.h"
 
-#include "base/unavailable.h"
+#include "base/error.h"
 
 namespace detent::run {
 

@@ -1,4 +1,4 @@
-#include "shim/own_file.h"
+#include "shim/library.h"
 
 #include "base/windows/encoding.h"
 

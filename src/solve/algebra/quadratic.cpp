@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "solve/algebra/vector_sums.h"
+#include "solve/algebra/kernels.h"
 
 namespace detent::solve {
 namespace {

@@ -1,6 +1,6 @@
 // The hot loop of AdaQuant, in a file of its own for its compiler options.
-#include "base/vector_clones.h"
-#include "solve/layers/adaquant_variables.h"
+#include "base/numbers.h"
+#include "solve/layers/rounding_variables.h"
 
 namespace detent::solve {
 namespace {

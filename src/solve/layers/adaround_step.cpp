@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 
-#include "base/vector_clones.h"
+#include "base/numbers.h"
 #include "solve/algebra/vector_math.h"
-#include "solve/layers/adaround_variables.h"
+#include "solve/layers/rounding_variables.h"
 
 namespace detent::solve {
 namespace {

@@ -8,9 +8,8 @@
 #include "detent/config.h"
 #include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
-#include "solve/layers/geometry.h"
+#include "solve/layers/mini_batches.h"
 #include "solve/layers/problem.h"
-#include "solve/layers/samples.h"
 #include "solve/layers/solver.h"
 
 namespace detent::solve {
@@ -73,5 +72,23 @@ bool uses_sample_descent(const FinetuneConfig& config);
 Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
                             LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
                             const SolveControl& control);
+
+// The inner step of GPTQ as the nearest-plane method (gptq.cpp): a block of weights, rounded one after another.
+
+/// A value for each row and each weight of a block; rows are `stride` apart.
+template <class T>
+struct BlockOf {
+  T* values = nullptr;
+  std::size_t stride = 0;
+  T* row(std::size_t r) const noexcept { return values + r * stride; }
+};
+
+/// Rounds the weights `block` of some rows, the last of them first, each so that its entry of (Ŵ − W) L becomes
+/// smallest, and puts Ŵ − W into `difference`. `sums` holds what the weights behind the block add to its entries, and
+/// the entries afterwards. `order`: which weight of its row
+/// stands at each place of the factor.
+void round_block(const QuantizedWeights& weights, RowRange rows, const Cholesky& factor, Patches::Range block,
+                 const std::size_t* order, BlockOf<const float> wanted, BlockOf<float> sums, BlockOf<float> difference,
+                 BlockOf<std::int32_t> integers);
 
 }  // namespace detent::solve

@@ -10,11 +10,12 @@
 
 #include "detent/config.h"
 #include "detent/device.h"
-#include "profile/device_activity.h"
+#include "profile/trace.h"
 #include "solve/algebra/kernels.h"
+#include "solve/algebra/quadratic.h"
 #include "solve/layers/input_form.h"
+#include "solve/layers/mini_batches.h"
 #include "solve/layers/problem.h"
-#include "solve/layers/samples.h"
 #include "solve/layers/solver.h"
 
 namespace detent::solve {
@@ -58,5 +59,60 @@ using CudaSolverEntry = LayerSolver*(int version, const DeviceConfig& config, co
 inline constexpr const char* kCudaSolverEntryName = "detent_cuda_solver";
 /// Raised when anything that crosses the border changes. Plugin and binary come from the same compiler.
 inline constexpr int kCudaSolverVersion = 5;
+
+// What solving a layer takes of a GPU's memory, told from its shape alone: before a run, and on machines without a GPU.
+// The plugin for GPUs works in pieces of these sizes, and its tests hold what it takes against these figures.
+
+/// Allocations begin at multiples of this and count as multiples of it.
+inline constexpr std::size_t kDeviceMemoryUnit = 512;
+/// Scratch of the libraries on each device: of products, the same for all; of convolutions, at the most.
+inline constexpr std::size_t kMatmulScratch = std::size_t{32} << 20;
+inline constexpr std::size_t kConvolutionScratch = std::size_t{128} << 20;
+/// Blocks that add up the losses of a mini-batch.
+inline constexpr unsigned kLossBlocks = 1024;
+
+/// A piece for each device, or for fewer where there are fewer rows: of a layer with groups whole groups. It depends on
+/// the number of devices alone.
+std::vector<RowRange> share_rows(std::size_t rows, std::size_t groups, std::size_t devices);
+
+/// Positions of a tile of sums, for `rows` of inputs and outputs.
+std::size_t device_tile_positions(std::size_t rows);
+/// Positions of a layer that mini-batches take at a time, where they are gathered.
+std::size_t device_piece_positions(const LayerGeometry& geometry);
+
+/// Whether products with rows of so many inputs are made in bfloat16: rows of 16 bytes have a fast way, the others stay
+/// in float32.
+bool multiplies_in_bfloat16(DevicePrecision precision, std::size_t positions);
+/// The same of a layer's mini-batches: of matrix products only, where inputs and outputs are rows.
+bool passes_in_bfloat16(DevicePrecision precision, const LayerGeometry& geometry, std::size_t rows);
+
+/// Sums over samples of this shape.
+std::uint64_t gram_sums_bytes(const LayerGeometry& geometry, const Shape& input_shape);
+/// Solving `rows` of `groups` groups in Gram form, the matrix included; scratch apart.
+std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t positions, std::size_t iterations,
+                              DevicePrecision precision);
+/// One sample's way through `rows` of a layer, forward and backward; scratch apart.
+std::uint64_t pass_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
+                         DevicePrecision precision);
+/// Tuning `rows` in mini-batches, scratch included. An upper bound.
+std::uint64_t pass_rows_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
+                              std::size_t iterations, DevicePrecision precision);
+
+/// Whether coordinate descent after mini-batches goes by sums on the devices: where their matrix is small beside a
+/// device's memory. It depends on the layer alone, as the result must.
+bool descends_by_sums(const LayerGeometry& geometry);
+/// Such a descent of `rows` of `groups` groups, its sums and scratch included.
+std::uint64_t descent_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
+                            std::size_t groups);
+
+/// Of a layer whose rows several devices share.
+struct DeviceNeed {
+  std::uint64_t sums = 0;              // on one of them, scratch included; 0 for mini-batches
+  std::vector<std::uint64_t> solving;  // on each that has rows, scratch included; the sums are on the host by then
+
+  std::uint64_t peak() const noexcept;
+};
+DeviceNeed device_need(const LayerGeometry& geometry, const Shape& input_shape, bool streamed,
+                       const FinetuneConfig& config, DevicePrecision precision, std::size_t devices);
 
 }  // namespace detent::solve

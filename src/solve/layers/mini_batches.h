@@ -1,19 +1,77 @@
 // A layer's samples as mini-batches of positions.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "detent/config.h"
-#include "solve/layers/geometry.h"
-#include "solve/layers/sample_order.h"
-#include "solve/layers/samples.h"
+#include "solve/layers/problem.h"
+#include "store/spool.h"
 
 namespace detent::solve {
+
+// A layer's stored activations, in memory or on disk.
+
+/// One sample of a layer. The values stay as they are while `hold` is alive.
+struct SampleRef {
+  Shape input_shape;
+  std::span<const float> input;        // of the quantized branch
+  std::span<const float> float_input;  // of the float branch; needed only where config.drop_ratio is below 1
+  std::span<const float> target;       // what the output is to be
+  std::shared_ptr<const void> hold;
+};
+
+/// Called by one thread at a time.
+class LayerSamples {
+ public:
+  virtual ~LayerSamples() = default;
+  virtual std::size_t count() const = 0;
+  virtual SampleRef get(std::size_t i) = 0;
+  /// Where the sample rests on disk: input, target and, if there is one, the float branch's input, in this order;
+  /// nullopt when it does not, and only get() has it. A device can then read it past the host's memory
+  /// (store::DeviceReader).
+  virtual std::optional<store::RecordOnDisk> resting(std::size_t) const { return std::nullopt; }
+  /// Tells which samples get() will be called for next, so that they can be read ahead.
+  virtual void prefetch(std::span<const std::size_t>) {}
+};
+
+// What mini-batches of any kind draw at random, all of it from config.seed: the same on every machine.
+
+/// Which sample comes when: all of them in a random order, then all in another.
+class SampleOrder {
+ public:
+  SampleOrder(std::size_t samples, std::uint64_t seed) : seed_(seed), order_(samples) {}
+
+  /// The sample at a turn of the sequence of all turns. Positions may come in any order; near ones are cheaper.
+  std::size_t at(std::uint64_t turn);
+  /// Up to `most` different samples of the turns [turn, end) that `is_at_hand` is not true of, for reading ahead.
+  template <class IsAtHand>
+  std::vector<std::size_t> coming(std::uint64_t turn, std::uint64_t end, std::size_t most, const IsAtHand& is_at_hand) {
+    std::vector<std::size_t> coming;
+    for (std::uint64_t p = turn; p < std::min(end, turn + order_.size()) && coming.size() < most; ++p) {
+      const std::size_t index = at(p);
+      const bool known = std::find(coming.begin(), coming.end(), index) != coming.end();
+      if (!known && !is_at_hand(index)) coming.push_back(index);
+    }
+    return coming;
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t round_ = ~std::uint64_t{0};
+  std::vector<std::size_t> order_;  // of that round
+};
+
+/// The inputs of a sample at its turn: each element of the quantized branch with probability config.drop_ratio, else of
+/// the float branch. Threads do not change the result.
+std::vector<float> mixed_inputs(const SampleRef& sample, const FinetuneConfig& config, std::uint64_t turn,
+                                std::size_t threads);
 
 /// Inputs and targets of one optimizer step: positions of several samples.
 struct MiniBatch {

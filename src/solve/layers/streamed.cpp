@@ -1,17 +1,20 @@
 #include "solve/layers/streamed.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "solve/algebra/vector_sums.h"
+#include "solve/algebra/kernels.h"
+#include "solve/algebra/quadratic.h"
 #include "solve/layers/input_descent.h"
-#include "solve/layers/iterations.h"
-#include "solve/layers/mini_batch_steps.h"
 #include "solve/layers/mini_batches.h"
 #include "solve/layers/rounding_variables.h"
-#include "solve/layers/shared_rows.h"
+#include "solve/layers/solver.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -122,6 +125,435 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
     solution.bias = streamed_bias(weights, geometry, solution, samples, kernels, control);
   }
   return solution;
+}
+
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
+                                       std::size_t threads) {
+  const std::size_t k = weights.fan_in, group_rows = weights.rows / form.groups;
+  const auto n = static_cast<double>(form.positions);
+  OutputSums sums{std::vector<RowSums>(weights.rows), form.positions};
+  const auto ranges = row_ranges(weights.rows, form.groups, k);
+  parallel_for(ranges.size(), threads, [&](std::size_t item) {
+    const RowRange rows = ranges[item];
+    std::vector<float> w(k);
+    for (std::size_t m = rows.first; m < rows.last; ++m) {
+      for (std::size_t j = 0; j < k; ++j) w[j] = weights.dequantize(m, j, solution.integers[m * k + j]);
+      const double bias = solution.bias.empty() ? 0.0 : static_cast<double>(solution.bias[m]);
+      RowSums& row = sums.rows[m];
+      row.y = dot_double(form.input_sum.data() + m / group_rows * k, w.data(), k);
+      row.t = form.target_sum[m] - n * bias;
+      row.yt = dot_double(w.data(), form.cross.data() + m * k, k) - bias * row.y;
+      row.tt = form.target_norm[m] - bias * (form.target_sum[m] + row.t);
+    }
+  });
+  return sums;
+}
+
+void fit_scales(const OutputSums& sums, bool best_bias, QuantizedWeights& weights, Solution& solution) {
+  if (sums.positions == 0) return;
+  const auto n = static_cast<double>(sums.positions);
+  const std::size_t scales = weights.scale_rows == 0 ? weights.rows : weights.scale_rows;
+  for (std::size_t s = 0; s < scales; ++s) {
+    double yt = 0, tt = 0;
+    for (std::size_t m = s; m < weights.rows; m += scales) {
+      const RowSums& row = sums.rows[m];
+      yt += row.yt - (best_bias ? row.y * row.t / n : 0);
+      tt += row.tt - (best_bias ? row.t * row.t / n : 0);
+    }
+    const double factor = tt / yt;
+    if (!(factor > 0.5 && factor < 2)) continue;
+    for (std::size_t m = s; m < weights.rows; m += scales) {
+      for (float& scale : std::span(weights.scale).subspan(m * weights.blocks(), weights.blocks())) {
+        scale = static_cast<float>(scale * factor);
+      }
+      if (!best_bias) continue;
+      const RowSums& row = sums.rows[m];
+      solution.bias[m] = static_cast<float>(solution.bias[m] + (row.t - factor * row.y) / n);
+    }
+  }
+}
+
+namespace {
+
+/// Sum of |y − target|². Replaces y by factor · 2 (y − target), its slope by y.
+double loss_and_slope(float* y, const float* target, std::size_t count, float factor) {
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float d = y[i] - target[i];
+    sum += static_cast<double>(d) * d;
+    y[i] = factor * 2 * d;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void MiniBatchSteps::run(RoundingVariables& variables, std::span<const MiniBatch> batches, std::size_t first,
+                         std::span<double> losses, const std::function<void()>& check) {
+  if (variables.settled(rows_)) {
+    for (std::size_t i = 0; i < batches.size(); ++i)
+      losses[i] += last_loss_ * static_cast<double>(batches[i].positions);
+    return;
+  }
+  const std::size_t together = variables.part_size();
+  values_.resize(rows_.count() * std::min(together, fan_in_));
+  slope_.resize(values_.size());
+  const auto outputs_for = [&](const MiniBatch& batch) { return Outputs(rows_.count() * batch.positions); };
+  const auto for_each_part = [&](const auto& fn) {
+    for (std::size_t at = 0; at < fan_in_; at += together) fn(Patches::Range{at, std::min(at + together, fan_in_)});
+  };
+  Outputs now = outputs_for(batches[0]);
+  for_each_part([&](Patches::Range part) {
+    variables.weights_over_scale(rows_, part, values_.data());
+    add_outputs(batches[0], part, now);
+  });
+  std::vector<float> by_bias;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    check();
+    const double loss = loss_and_slopes(variables, batches[i], now, by_bias);
+    losses[i] += loss;
+    if (batches[i].positions > 0) last_loss_ = loss / static_cast<double>(batches[i].positions);
+    const bool goes_on = i + 1 < batches.size();
+    Outputs next = goes_on ? outputs_for(batches[i + 1]) : Outputs();
+    for_each_part([&](Patches::Range part) {
+      if (!variables.settled(rows_, part)) slopes_by_weights(batches[i], now, part);
+      variables.step(rows_, part, slope_.data(), first + i, goes_on ? values_.data() : nullptr);
+      if (goes_on) add_outputs(batches[i + 1], part, next);
+    });
+    if (variables.trains_bias()) variables.step_bias(rows_, by_bias.data(), first + i);
+    now = std::move(next);
+  }
+}
+
+/// The inputs of weight `first` and those after it, as matrix B of `gemm`; its leading dimension.
+std::pair<const float*, std::int64_t> MiniBatchSteps::inputs_of(const MiniBatch& batch, std::size_t first) const {
+  if (batch.by_position) return {batch.inputs.data() + first, static_cast<std::int64_t>(fan_in_)};
+  return {batch.inputs.data() + (first_input_ + first) * batch.positions, static_cast<std::int64_t>(batch.positions)};
+}
+
+void MiniBatchSteps::add_outputs(const MiniBatch& batch, Patches::Range weights, Outputs& outputs) const {
+  if (batch.positions == 0) return;
+  const auto count = static_cast<std::int64_t>(weights.last - weights.first);
+  const auto positions = static_cast<std::int64_t>(batch.positions);
+  const auto [inputs, leading] = inputs_of(batch, weights.first);
+  Gemm shape;
+  shape.transpose_b = batch.by_position;
+  shape.m = static_cast<std::int64_t>(rows_.count());
+  shape.n = positions;
+  shape.k = count;
+  shape.beta = weights.first > 0 ? 1 : 0;
+  kernels_.gemm(shape, values_.data(), count, inputs, leading, outputs.data(), positions);
+}
+
+// Replaces outputs by the loss's slopes by them.
+double MiniBatchSteps::loss_and_slopes(const RoundingVariables& variables, const MiniBatch& batch, Outputs& outputs,
+                                       std::vector<float>& by_bias) const {
+  const std::size_t n = batch.positions;
+  const float factor = n > 0 ? 1 / static_cast<float>(n) : 0.0F;
+  by_bias.assign(rows_.count(), 0.0F);
+  double sum = 0;
+  for (std::size_t r = 0; r < rows_.count(); ++r) {
+    const std::size_t row = rows_.first + r;
+    float* y = outputs.data() + r * n;
+    const float scale = variables.scale(row);
+    const float bias = variables.bias() == nullptr ? 0.0F : variables.bias()[row];
+    for (std::size_t c = 0; c < n; ++c) y[c] = scale * y[c] + bias;
+    sum += loss_and_slope(y, batch.targets.data() + row * n, n, factor);
+    if (variables.trains_bias()) by_bias[r] += static_cast<float>(sum_double(y, n));
+  }
+  return sum;
+}
+
+void MiniBatchSteps::slopes_by_weights(const MiniBatch& batch, const Outputs& slopes, Patches::Range weights) {
+  if (batch.positions == 0) {
+    std::fill(slope_.begin(), slope_.end(), 0.0F);
+    return;
+  }
+  const auto count = static_cast<std::int64_t>(weights.last - weights.first);
+  const auto positions = static_cast<std::int64_t>(batch.positions);
+  const auto [inputs, leading] = inputs_of(batch, weights.first);
+  Gemm shape;
+  shape.transpose_b = !batch.by_position;
+  shape.m = static_cast<std::int64_t>(rows_.count());
+  shape.n = count;
+  shape.k = positions;
+  kernels_.gemm(shape, slopes.data(), positions, inputs, leading, slope_.data(), count);
+}
+
+Integers run(AdaRoundIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
+  const bool report = static_cast<bool>(control.progress);
+  std::size_t begin = 0;
+  const auto state = [&](auto& archive) {
+    archive(begin);
+    problem.variables().visit_state(archive);
+  };
+  restore_state(control.state, [&](auto& archive) {
+    state(archive);
+    problem.changed();
+  });
+  for (const std::size_t end : interval_ends(config.num_iterations)) {
+    if (end <= begin) continue;
+    const double loss = problem.iterate(begin, end, report);
+    begin = end;
+    if (report) control.progress(end, loss);
+    if (config.early_stop && problem.variables().decided()) break;
+    save_state(control.state, state);
+  }
+  return problem.variables().integers();
+}
+
+Integers run(AdaQuantIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
+  Integers best = problem.variables().integers();
+  std::vector<double> best_errors = problem.errors();
+  const std::size_t fan_in = best.size() / std::max<std::size_t>(best_errors.size(), 1);
+  std::size_t begin = 0;
+  const auto state = [&](auto& archive) {
+    archive(begin);
+    archive(best);
+    archive(best_errors);
+    problem.variables().visit_state(archive);
+  };
+  restore_state(control.state, [&](auto& archive) {
+    state(archive);
+    problem.changed();
+  });
+  for (const std::size_t end : interval_ends(config.num_iterations)) {
+    if (end <= begin) continue;
+    problem.iterate(begin, end);
+    begin = end;
+    const Integers now = problem.variables().integers();
+    const std::vector<double> errors = problem.errors();
+    bool better = false;
+    for (std::size_t m = 0; m < errors.size(); ++m) {
+      if (!(errors[m] < best_errors[m])) continue;
+      better = true;
+      best_errors[m] = errors[m];
+      const auto at = static_cast<std::ptrdiff_t>(m * fan_in);
+      std::copy_n(now.begin() + at, fan_in, best.begin() + at);
+    }
+    if (control.progress) {
+      const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
+      control.progress(end, (problem.constant() + sum) / problem.divisor());
+    }
+    if (config.early_stop && !better) break;
+    save_state(control.state, state);
+  }
+  return best;
+}
+
+Solution run(StreamedIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
+  double last_loss = 0;
+  std::size_t begin = 0;
+  const auto state = [&](auto& archive) {
+    archive(begin);
+    archive(last_loss);
+    archive(problem.choice());
+    problem.variables().visit_state(archive);
+  };
+  restore_state(control.state, [&](auto& archive) {
+    state(archive);
+    problem.changed();
+  });
+  for (const std::size_t end : interval_ends(config.num_iterations)) {
+    if (end <= begin) continue;
+    const double loss = problem.iterate(begin, end);
+    if (control.progress) control.progress(end, loss);
+    const bool no_better = begin > 0 && config.rounding == WeightSolver::adaquant && !(loss < last_loss);
+    if (config.early_stop && (no_better || problem.variables().decided())) break;
+    last_loss = loss;
+    begin = end;
+    save_state(control.state, state);
+  }
+  return problem.variables().solution();
+}
+
+namespace {
+
+constexpr std::size_t kPositionsToJudge = 256;  // of a sample; more of them say the same
+
+/// Computes the outputs of a solution and hands them out row by row, a tile of positions at a time. The rows of one
+/// item are handed out by one thread at a time, in the order of positions.
+class Outputs {
+ public:
+  using Use = std::function<void(std::size_t item, std::size_t row, const float* values, const Tile& targets,
+                                 std::size_t positions)>;
+
+  Outputs(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
+          const Kernels& kernels)
+      : geometry_(geometry),
+        fan_in_(weights.fan_in),
+        group_rows_(weights.rows / static_cast<std::size_t>(geometry.groups)),
+        bias_(solution.bias),
+        kernels_(kernels),
+        ranges_(row_ranges(weights.rows, static_cast<std::size_t>(geometry.groups), fan_in_)),
+        values_(solution.integers.size()) {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      values_[i] = weights.dequantize(i / fan_in_, i % fan_in_, solution.integers[i]);
+    }
+  }
+
+  std::size_t items() const noexcept { return ranges_.size(); }
+
+  /// Of up to `most` positions, spread over the sample; returns how many they are.
+  std::size_t run(const SampleRef& sample, std::size_t most, std::size_t threads, const Use& use) {
+    const Patches patches(geometry_, sample.input_shape);
+    if (sample.target.size() != patches.positions() * patches.outputs()) {
+      throw internal_error("a sample does not fit the layer's geometry");
+    }
+    const std::size_t total = std::min(patches.positions(), most);
+    const std::size_t capacity = std::min(total, tile_positions(patches.rows() + patches.outputs()));
+    if (tiles_.empty() || tiles_[0].capacity != capacity) make_tiles(patches, capacity);
+    std::vector<std::size_t> drawn;
+    if (total < patches.positions()) drawn = draw_positions(patches.positions(), total, 0, 0);
+    std::sort(drawn.begin(), drawn.end());
+    for (std::size_t at = 0; at < total; at += capacity) {
+      const std::size_t count = std::min(capacity, total - at);
+      if (drawn.empty()) {
+        patches.gather(sample.input.data(), {0, patches.rows()}, {at, at + count}, tiles_[0], 0);
+        patches.gather_outputs(sample.target.data(), {0, patches.outputs()}, {at, at + count}, tiles_[1], 0);
+      } else {
+        const auto positions = std::span<const std::size_t>(drawn).subspan(at, count);
+        patches.gather(sample.input.data(), {0, patches.rows()}, positions, Patches::places(tiles_[0], 0, count));
+        patches.gather_outputs(sample.target.data(), positions, Patches::places(tiles_[1], 0, count));
+      }
+      parallel_for(ranges_.size(), threads,
+                   [&](std::size_t item) { multiply(item, tiles_[0], tiles_[1], count, use); });
+    }
+    return total;
+  }
+
+ private:
+  void make_tiles(const Patches& patches, std::size_t capacity) {
+    const bool by_position = geometry_.kind == LayerKind::product;
+    tiles_ = {{patches.rows(), capacity, by_position}, {patches.outputs(), capacity, by_position}};
+  }
+
+  void multiply(std::size_t item, const Tile& inputs, const Tile& targets, std::size_t positions,
+                const Use& use) const {
+    const RowRange all = ranges_[item];
+    std::vector<float> out;
+    for (std::size_t first = all.first; first < all.last;) {
+      const std::size_t group = first / group_rows_;
+      const std::size_t last = std::min(all.last, (group + 1) * group_rows_);
+      out.resize((last - first) * positions);
+      Gemm shape;
+      shape.transpose_b = inputs.column_major;
+      shape.m = static_cast<std::int64_t>(last - first);
+      shape.n = static_cast<std::int64_t>(positions);
+      shape.k = static_cast<std::int64_t>(fan_in_);
+      kernels_.gemm(shape, values_.data() + first * fan_in_, fan_in_, inputs.row(group * fan_in_), inputs.leading(),
+                    out.data(), positions);
+      for (std::size_t row = first; row < last; ++row) {
+        float* y = out.data() + (row - first) * positions;
+        for (std::size_t c = 0; c < positions && !bias_.empty(); ++c) y[c] += bias_[row];
+        use(item, row, y, targets, positions);
+      }
+      first = last;
+    }
+  }
+
+  const LayerGeometry& geometry_;
+  std::size_t fan_in_;
+  std::size_t group_rows_;
+  std::vector<float> bias_;
+  const Kernels& kernels_;
+  std::vector<RowRange> ranges_;
+  std::vector<float> values_;
+  std::vector<Tile> tiles_;  // of inputs and targets
+};
+
+}  // namespace
+
+double reconstruction_error(const QuantizedWeights& weights, const LayerGeometry& geometry, const Solution& solution,
+                            LayerSamples& samples, const Kernels& kernels, const SolveControl& control) {
+  return mean_of(sample_errors(weights, geometry, solution, samples, kernels, control));
+}
+
+std::vector<SampleError> sample_errors(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                       const SolveControl& control) {
+  Outputs outputs(weights, geometry, solution, kernels);
+  std::vector<SampleError> errors;
+  for (std::size_t i = 0; i < samples.count(); ++i) {
+    check_stop(control);
+    const SampleRef sample = samples.get(i);
+    std::vector<double> sums(outputs.items());
+    const auto add = [&](std::size_t item, std::size_t row, const float* values, const Tile& targets,
+                         std::size_t positions) {
+      const float* from = targets.row(row);
+      const std::size_t step = targets.column_major ? targets.rows : 1;
+      double sum = 0;
+      for (std::size_t c = 0; c < positions; ++c) {
+        const float d = values[c] - from[c * step];
+        sum += static_cast<double>(d) * d;
+      }
+      sums[item] += sum;
+    };
+    const std::uint64_t count = weights.rows * outputs.run(sample, kPositionsToJudge, control.threads, add);
+    errors.push_back({std::accumulate(sums.begin(), sums.end(), 0.0), count});
+  }
+  return errors;
+}
+
+double mean_of(std::span<const SampleError> errors) {
+  SampleError all;
+  for (const auto& [squares, outputs] : errors) {
+    all.squares += squares;
+    all.outputs += outputs;
+  }
+  return all.outputs == 0 ? 0 : all.squares / static_cast<double>(all.outputs);
+}
+
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                       const SolveControl& control) {
+  Outputs outputs(weights, geometry, {solution.integers, {}}, kernels);
+  OutputSums sums{std::vector<RowSums>(weights.rows), 0};
+  for (std::size_t i = 0; i < samples.count(); ++i) {
+    check_stop(control);
+    const SampleRef sample = samples.get(i);
+    const auto add = [&](std::size_t, std::size_t row, const float* y, const Tile& targets, std::size_t positions) {
+      const float* from = targets.row(row);
+      const std::size_t step = targets.column_major ? targets.rows : 1;
+      const float bias = solution.bias.empty() ? 0.0F : solution.bias[row];
+      std::vector<float> t(positions);
+      for (std::size_t c = 0; c < positions; ++c) t[c] = from[c * step] - bias;
+      RowSums& of_row = sums.rows[row];
+      of_row.y += sum_double(y, positions);
+      of_row.t += sum_double(t.data(), positions);
+      of_row.yt += dot_double(y, t.data(), positions);
+      of_row.tt += dot_double(t.data(), t.data(), positions);
+    };
+    sums.positions += outputs.run(sample, std::numeric_limits<std::size_t>::max(), control.threads, add);
+  }
+  return sums;
+}
+
+std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                 const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                 const SolveControl& control) {
+  const OutputSums sums = sums_of_outputs_and_targets(weights, geometry, solution, samples, kernels, control);
+  std::vector<float> bias = solution.bias;
+  bias.resize(weights.rows);
+  for (std::size_t m = 0; m < weights.rows && sums.positions > 0; ++m) {
+    bias[m] = static_cast<float>(bias[m] + (sums.rows[m].t - sums.rows[m].y) / static_cast<double>(sums.positions));
+  }
+  return bias;
+}
+
+KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const float> bias,
+                            const QuantizedWeights& fitted, Solution candidate,
+                            const std::function<double(const QuantizedWeights&, const Solution&)>& error_of) {
+  KeptSolution kept;
+  kept.solution = nearest(weights, bias);
+  kept.nearest_error = kept.error = error_of(weights, kept.solution);
+  const double error = error_of(fitted, candidate);
+  if (error < kept.nearest_error) {
+    kept.solution = std::move(candidate);
+    kept.error = error;
+    kept.tuned = true;
+  }
+  return kept;
 }
 
 }  // namespace detent::solve

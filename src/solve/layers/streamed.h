@@ -2,15 +2,18 @@
 // inputs mixed from both branches.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "detent/config.h"
 #include "solve/algebra/kernels.h"
+#include "solve/layers/mini_batches.h"
 #include "solve/layers/problem.h"
-#include "solve/layers/samples.h"
+#include "solve/layers/rounding_variables.h"
 #include "solve/layers/solver.h"
 
 namespace detent::solve {
@@ -63,5 +66,112 @@ KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const flo
 
 /// Mean square of the inputs, of a few samples.
 double input_power(LayerSamples& samples);
+
+// Scales that suit the integers that were found, in closed form: AdaQuant (Hubara et al. 2020, arXiv:2006.10518) trains
+// them.
+
+/// Sums over positions of an output y without its bias, and of what y is to be, t: the target less the bias.
+struct RowSums {
+  double y = 0, t = 0, yt = 0, tt = 0;
+};
+struct OutputSums {
+  std::vector<RowSums> rows;
+  std::uint64_t positions = 0;
+};
+
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
+                                       std::size_t threads);
+OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                       const SolveControl& control);
+
+/// Multiplies each scale by the factor that leaves the error of the rows that share it without a part that follows the
+/// targets: sum of (y − t) t = 0. With `best_bias` the bias moves along, and sums are about means. A factor that is not
+/// within 1/2 and 2 is none.
+///
+/// The factor of least squares would make outputs smaller by the share of error in them, layer after layer.
+void fit_scales(const OutputSums& sums, bool best_bias, QuantizedWeights& weights, Solution& solution);
+
+// Iterations of a few rows of weights on mini-batches that are in memory.
+
+/// Rows of one group are independent problems, so a few of them go through many iterations by themselves: their
+/// variables stay in the cache. For a part of the weights at a time, it computes gradient, step and the contribution to
+/// the next iteration's outputs; neither weights nor gradients are stored as a whole. One thread at a time.
+class MiniBatchSteps {
+ public:
+  MiniBatchSteps(RowRange rows, const LayerGeometry& geometry, const Kernels& kernels)
+      : rows_(rows),
+        fan_in_(static_cast<std::size_t>(geometry.fan_in())),
+        first_input_(rows.first / static_cast<std::size_t>(geometry.outputs / geometry.groups) * fan_in_),
+        kernels_(kernels) {}
+
+  /// The iterations from `first` on, one for each mini-batch; adds the loss of each, the sum over its positions, to
+  /// `losses`. Which iterations are run together does not change the result. Rows that are settled are skipped, and
+  /// their last loss is reported. `check` may throw, to stop.
+  void run(RoundingVariables& variables, std::span<const MiniBatch> batches, std::size_t first,
+           std::span<double> losses, const std::function<void()>& check);
+
+ private:
+  using Outputs = std::vector<float>;  // rows × positions of the mini-batch
+
+  void add_outputs(const MiniBatch& batch, Patches::Range weights, Outputs& outputs) const;
+  double loss_and_slopes(const RoundingVariables& variables, const MiniBatch& batch, Outputs& outputs,
+                         std::vector<float>& by_bias) const;
+  void slopes_by_weights(const MiniBatch& batch, const Outputs& slopes, Patches::Range weights);
+  std::pair<const float*, std::int64_t> inputs_of(const MiniBatch& batch, std::size_t first) const;
+
+  RowRange rows_;
+  std::size_t fan_in_;
+  std::size_t first_input_;  // of the rows' group
+  const Kernels& kernels_;
+  std::vector<float> values_, slope_;  // of a part of the weights
+  double last_loss_ = 0;               // of one position
+};
+
+// The iterations of AdaRound and AdaQuant, on the CPU or on devices.
+
+/// AdaRound in Gram form.
+class AdaRoundIterations {
+ public:
+  virtual ~AdaRoundIterations() = default;
+  /// Iterations [first, last) of all rows. The loss after them, the mean over positions, if it is asked for.
+  virtual double iterate(std::size_t first, std::size_t last, bool loss) = 0;
+  /// As they are after the last iteration. Whoever changes them calls changed().
+  virtual AdaRoundVariables& variables() = 0;
+  virtual void changed() = 0;
+};
+
+/// AdaQuant in Gram form.
+class AdaQuantIterations {
+ public:
+  virtual ~AdaQuantIterations() = default;
+  virtual void iterate(std::size_t first, std::size_t last) = 0;
+  /// Of each row with the integers that there are now, in the same unit each time. A constant may be missing: only
+  /// differences of a row's errors count.
+  virtual std::vector<double> errors() = 0;
+  /// What to add to the sum of errors() and divide it by for the mean loss.
+  virtual double constant() const = 0;
+  virtual double divisor() const = 0;
+  virtual AdaQuantVariables& variables() = 0;
+  virtual void changed() = 0;
+};
+
+/// Either of them in mini-batches.
+class StreamedIterations {
+ public:
+  virtual ~StreamedIterations() = default;
+  /// The mean of the losses of iterations [first, last).
+  virtual double iterate(std::size_t first, std::size_t last) = 0;
+  virtual RoundingVariables& variables() = 0;
+  /// How the work is done, as far as it was chosen by measuring: a resumed layer keeps to it.
+  virtual std::uint64_t& choice() = 0;
+  virtual void changed() = 0;
+};
+
+/// Through all iterations, in the intervals of interval_ends(), with progress, state and early stop as `config` and
+/// `control` say.
+Integers run(AdaRoundIterations& problem, const FinetuneConfig& config, const SolveControl& control);
+Integers run(AdaQuantIterations& problem, const FinetuneConfig& config, const SolveControl& control);
+Solution run(StreamedIterations& problem, const FinetuneConfig& config, const SolveControl& control);
 
 }  // namespace detent::solve

@@ -5,8 +5,8 @@
 
 #include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
-#include "solve/layers/iterations.h"
-#include "solve/layers/shared_rows.h"
+#include "solve/layers/solver.h"
+#include "solve/layers/streamed.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {

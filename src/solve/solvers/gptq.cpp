@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "solve/algebra/cholesky.h"
+#include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
-#include "solve/algebra/vector_sums.h"
+#include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
-#include "solve/layers/nearest_plane.h"
-#include "solve/layers/shared_rows.h"
 #include "solve/layers/solver.h"
 #include "solve/solvers.h"
 

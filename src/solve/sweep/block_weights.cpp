@@ -3,19 +3,30 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
+#include <utility>
 
-#include "base/failpoint.h"
-#include "base/fingerprint.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/numbers.h"
 #include "base/parallel.h"
 #include "base/paths.h"
+#include "quantization/blocks/block_search.h"
+#include "quantization/blocks/block_stream.h"
 #include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
+#include "solve/blocks/block_solver.h"
+#include "solve/sweep/gram_sweep.h"
 #include "solve/sweep/weight_solving.h"
 
 namespace detent::solve {
+
 namespace fs = std::filesystem;
+
 namespace {
 
 constexpr std::byte kKnown{1};
@@ -122,9 +133,19 @@ class Solving final : public GramReceiver {
     for (const auto& stage : stages) {
       for (const auto& input : stage.inputs) {
         for (const auto t : input.tensors) {
-          if (paths::exists(file_of(t))) load(t);
+          if (paths::exists(file_of(t))) load_earlier(t);
         }
       }
+    }
+  }
+
+  // One that is damaged is solved again.
+  void load_earlier(std::size_t t) {
+    try {
+      load(t);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::bad_input) throw;
+      paths::remove(file_of(t));
     }
   }
 
@@ -193,6 +214,247 @@ SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& typ
   Solving solving(model, placement, stages, options);
   const auto samples = sweep_grams(model, types, stages, runtime, source, options.sweep, solving);
   return solving.take(samples);
+}
+
+namespace {
+
+using quantization::BlockTensor;
+using quantization::BlockWeight;
+
+double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+double squared_error(std::span<const float> columns, const BlockWeight& found) {
+  std::vector<float> stored(columns.size());
+  quantization::dequantize(found, stored);
+  double sum = 0;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const double difference = static_cast<double>(columns[i]) - stored[i];
+    sum += difference * difference;
+  }
+  return sum;
+}
+
+// Answers for one weight after another, as soon as the sums over what they read are there.
+class BitErrorReceiver final : public GramReceiver {
+ public:
+  BitErrorReceiver(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                   std::span<const BitQuestion> questions, WeightMethod method, const GramSweepOptions& options)
+      : model_(model),
+        placement_(placement),
+        questions_(questions),
+        method_(method),
+        options_(options),
+        threads_(thread_count(options.threads)),
+        kernels_(cpu_kernels()),
+        answers_(questions.size()) {
+    for (std::size_t q = 0; q < questions.size(); ++q) question_of_[questions[q].tensor] = q;
+  }
+
+  bool wants(const BlockStage::Input& input) const override {
+    return std::any_of(input.tensors.begin(), input.tensors.end(),
+                       [&](std::size_t t) { return question_of_.contains(t); });
+  }
+
+  void receive(const BlockStage::Input& input, const InputGrams& grams) override {
+    for (const auto t : input.tensors) {
+      const auto found = question_of_.find(t);
+      if (found == question_of_.end()) continue;
+      if (options_.stop.stop_requested()) throw interrupted();
+      answers_[found->second] = answer(questions_[found->second], grams);
+      ++done_;
+      if (options_.progress) options_.progress("errors of bits", done_, questions_.size());
+    }
+  }
+
+  std::vector<BitErrors> take() { return std::move(answers_); }
+
+ private:
+  BitErrors answer(const BitQuestion& question, const InputGrams& grams) const {
+    auto shape = placement_.tensors[question.tensor];
+    const auto& tensor = model_.graph.initializers[shape.initializer];
+    BitErrors found;
+    found.nearest = nearest_error(tensor, shape, grams.judge());
+    const auto columns = representative_columns(tensor, shape);
+    const double energy = sum_of(errors_of(grams.judge(), columns, nothing_of(columns, shape)));
+    for (const int bits : question.bits) {
+      shape.format.bits = bits;
+      const BlockSolver solver(grams.fitted, grams.held_back, shape.format, {.method = method_of_trials(method_)},
+                               kernels_, threads_);
+      found.of_bits[bits] = energy > 0 ? solver.solve(columns).error / energy : 0;
+    }
+    return found;
+  }
+
+  double nearest_error(const onnx::Tensor& tensor, const BlockTensor& shape, const GramOrInputRows& judge) const {
+    constexpr std::int64_t kStripe = 8 * static_cast<std::int64_t>(kColumnsTogether);
+    constexpr std::int64_t kMostValues = std::int64_t{1} << 23;
+    const auto stripe = std::clamp(kMostValues / std::max<std::int64_t>(shape.rows, 1), std::int64_t{1}, kStripe);
+    double error = 0, energy = 0;
+    for (std::int64_t first = 0; first < shape.columns; first += stripe) {
+      const auto last = std::min(first + stripe, shape.columns);
+      std::vector<float> columns(static_cast<std::size_t>((last - first) * shape.rows));
+      quantization::read_columns(tensor, shape, first, last, columns);
+      error += sum_of(errors_of(judge, columns, quantization::nearest(columns, shape.rows, shape.format)));
+      energy += sum_of(errors_of(judge, columns, nothing_of(columns, shape)));
+    }
+    return energy > 0 ? error / energy : 0;
+  }
+
+  static BlockWeight nothing_of(std::span<const float> columns, const BlockTensor& shape) {
+    return quantization::make_blocks(shape.rows, static_cast<std::int64_t>(columns.size()) / shape.rows, shape.format);
+  }
+
+  std::vector<double> errors_of(const GramOrInputRows& judge, std::span<const float> columns,
+                                const BlockWeight& found) const {
+    return column_errors(judge, columns, found, kernels_, threads_);
+  }
+
+  const onnx::Model& model_;
+  const quantization::BlockPlacement& placement_;
+  std::span<const BitQuestion> questions_;
+  WeightMethod method_;
+  const GramSweepOptions& options_;
+  std::size_t threads_;
+  const Kernels& kernels_;
+  std::map<std::size_t, std::size_t> question_of_;  // by tensor
+  std::vector<BitErrors> answers_;
+  std::size_t done_ = 0;
+};
+
+}  // namespace
+
+BitErrors bit_errors(const onnx::Tensor& tensor, const BlockTensor& shape, std::span<const int> bits,
+                     WeightMethod method, std::size_t threads) {
+  BitErrors found;
+  const quantization::BlockStream all(
+      tensor, shape,
+      [&](std::span<const float> columns, std::int64_t) {
+        return quantization::nearest(columns, shape.rows, shape.format);
+      },
+      threads);
+  const auto sums = all.for_each([](std::int64_t, const BlockWeight&) {});
+  found.nearest = sums.squares > 0 ? sums.errors / sums.squares : 0;
+  const auto columns = representative_columns(tensor, shape);
+  const double energy = squared_error(
+      columns,
+      quantization::make_blocks(
+          shape.rows, static_cast<std::int64_t>(columns.size()) / std::max<std::int64_t>(shape.rows, 1), shape.format));
+  std::vector<double> errors(bits.size());
+  parallel_for(bits.size(), threads, [&](std::size_t i) {
+    auto format = shape.format;
+    format.bits = bits[i];
+    errors[i] =
+        squared_error(columns, method == WeightMethod::nearest ? quantization::nearest(columns, shape.rows, format)
+                                                               : quantization::search(columns, shape.rows, format));
+  });
+  for (std::size_t i = 0; i < bits.size(); ++i) found.of_bits[bits[i]] = energy > 0 ? errors[i] / energy : 0;
+  return found;
+}
+
+std::vector<BitErrors> bit_errors(const onnx::Model& model, const graph::ValueTypes& types,
+                                  const quantization::BlockPlacement& placement, std::span<const BitQuestion> questions,
+                                  const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
+                                  data::SampleSource& source, WeightMethod method, const GramSweepOptions& options) {
+  BitErrorReceiver asking(model, placement, questions, method, options);
+  sweep_grams(model, types, stages, runtime, source, options, asking);
+  return asking.take();
+}
+
+namespace {
+
+// Of some columns, solved with these factors.
+double error_of(std::vector<float> columns, const InputGrams& grams, std::span<const float> factors,
+                const quantization::BlockFormat& format, const WeightSolvingOptions& options) {
+  for (std::size_t i = 0; i < columns.size(); ++i) columns[i] *= factors[i % factors.size()];
+  const auto by = grams_of_scaled_inputs(grams, factors);
+  return BlockSolver(by.fitted, by.held_back, format, {.method = method_of_trials(options.method)}, options.kernels,
+                     options.threads)
+      .solve(columns)
+      .error;
+}
+
+}  // namespace
+
+InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float> factors) {
+  auto made = grams;
+  made.fitted.divisors = factors;
+  if (made.held_back) std::visit([&](auto& by) { by.divisors = factors; }, *made.held_back);
+  return made;
+}
+
+InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                            const quantization::InputFold& fold, const InputGrams& grams,
+                            const WeightSolvingOptions& options) {
+  const auto& format = placement.tensors[fold.tensors.front()].format;
+  std::vector<float> columns;
+  for (const auto t : fold.tensors) {
+    const auto& shape = placement.tensors[t];
+    if (shape.format != format) return {};
+    const auto more = representative_columns(model.graph.initializers[shape.initializer], shape);
+    columns.insert(columns.end(), more.begin(), more.end());
+  }
+  const auto found = best_input_scales(grams.fitted, columns, format, true, options.kernels, options.threads);
+  if (found.factors.empty()) return {};
+  InputScaling best;
+  double least = error_of(columns, grams, std::vector<float>(grams.fitted.rows, 1.0F), format, options);
+  for (const double share : {1.0, 0.5}) {
+    InputScaling trial{found.factors, share * found.exponent};
+    for (auto& factor : trial.factors) factor = static_cast<float>(std::pow(factor, share));
+    const double error = error_of(columns, grams, trial.factors, format, options);
+    if (!(error < least)) continue;
+    least = error;
+    best = std::move(trial);
+  }
+  return best;
+}
+
+std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                                              const WeightsOnlyConfig& config) {
+  const bool scales = config.method == WeightMethod::awq || config.method == WeightMethod::automatic;
+  if (!scales || config.sparsity != WeightSparsity::none) return {};
+  return quantization::input_folds(model, placement);
+}
+
+namespace {
+
+Fingerprint checksum(std::span<const std::byte> bytes) {
+  Hasher hasher;
+  hasher.add(bytes);
+  return hasher.result();
+}
+
+}  // namespace
+
+// The exponent, the factors where there are any, and the fingerprint of both.
+void save_scaling(const std::filesystem::path& path, const InputScaling& scaling) {
+  std::vector<std::byte> content(sizeof(double) + scaling.factors.size() * sizeof(float));
+  std::memcpy(content.data(), &scaling.exponent, sizeof(double));
+  if (!scaling.factors.empty())
+    std::memcpy(content.data() + sizeof(double), scaling.factors.data(), content.size() - sizeof(double));
+  const auto sum = checksum(content);
+  AtomicFile file(path);
+  file.write(content);
+  file.write(std::as_bytes(std::span(&sum, 1)));
+  file.commit();
+}
+
+InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows) {
+  const auto file = MappedFile::open(path, "choice of factors");
+  auto bytes = file->bytes();
+  Fingerprint sum;
+  const bool is_whole = bytes.size() >= sizeof(sum);
+  if (is_whole) std::memcpy(&sum, bytes.data() + bytes.size() - sizeof(sum), sizeof(sum));
+  bytes = bytes.first(bytes.size() - (is_whole ? sizeof(sum) : 0));
+  const std::size_t most = sizeof(double) + static_cast<std::size_t>(rows) * sizeof(float);
+  const bool fits = bytes.size() == most || bytes.size() == sizeof(double);
+  if (!is_whole || !fits || checksum(bytes) != sum)
+    throw bad_input(fmt::format("the saved choice of factors '{}' is damaged", path.string()), "run without --resume");
+  InputScaling scaling;
+  std::memcpy(&scaling.exponent, bytes.data(), sizeof(double));
+  scaling.factors.resize((bytes.size() - sizeof(double)) / sizeof(float));
+  if (!scaling.factors.empty())
+    std::memcpy(scaling.factors.data(), bytes.data() + sizeof(double), scaling.factors.size() * sizeof(float));
+  return scaling;
 }
 
 }  // namespace detent::solve

@@ -2,18 +2,49 @@
 // weight is solved as soon as all samples have gone by.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "detent/config.h"
+#include "onnx/model.h"
+#include "onnx/tensor.h"
+#include "quantization/blocks/block_weights.h"
 #include "shim/ranks.h"
 #include "solve/sweep/gram_sweep.h"
-#include "solve/sweep/input_scaling.h"
-#include "solve/sweep/stored_blocks.h"
+#include "solve/sweep/weight_solving.h"
 
 namespace detent::solve {
+
+// Factors for what products read, chosen by the sums over samples and kept where they help samples that are held back.
+
+struct InputScaling {
+  std::vector<float> factors;  // that rows of weights are multiplied by; empty: none help
+  double exponent = 0;         // of AWQ: factors are the power of the inputs to half of it
+};
+
+/// What inputs are that have been divided by factors, which are referred to.
+InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float> factors);
+
+/// best_input_scales() for all weights that read an input, by some columns of each; these factors and their
+/// roots are tried with the method itself, and what leaves the least error on held-back samples is taken. Weights of
+/// different bits are not scaled.
+InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                            const quantization::InputFold& fold, const InputGrams& grams,
+                            const WeightSolvingOptions& options);
+
+/// Folds that the method makes use of: with awq and automatic those that there are. Sparse weights are not scaled.
+std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::BlockPlacement& placement,
+                                              const WeightsOnlyConfig& config);
+
+/// Writes a choice, and reads it again.
+void save_scaling(const std::filesystem::path& path, const InputScaling& scaling);
+InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows);
 
 struct BlockSolving {
   WeightsOnlyConfig config = {};                    // its method and sparsity
@@ -38,5 +69,31 @@ struct SolvedBlocks {
 SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
                           const quantization::BlockPlacement& placement, const std::vector<BlockStage>& stages,
                           const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options);
+
+// The error that each number of bits would leave in a weight, found from some of its columns.
+
+/// Shares: sums of squared errors over sums of squares. Of a product's results where there are samples, else of the
+/// weight's values.
+struct BitErrors {
+  std::map<int, double> of_bits;
+  double nearest = 0;  // of all columns, rounded to the nearest with the bits of the tensor's format
+};
+
+/// What of a weight is measured: the bits that it may get.
+struct BitQuestion {
+  std::size_t tensor = 0;  // of the placement
+  std::vector<int> bits;
+};
+
+/// By the values themselves. The method is nearest or search. Columns are those of representative_columns().
+BitErrors bit_errors(const onnx::Tensor& tensor, const quantization::BlockTensor& shape, std::span<const int> bits,
+                     WeightMethod method, std::size_t threads);
+
+/// By what the products of the stages read on samples, judged on those that are held back; the weights are solved by
+/// the method. Asks in the order of `questions`; entries of tensors that are in no stage stay empty.
+std::vector<BitErrors> bit_errors(const onnx::Model& model, const graph::ValueTypes& types,
+                                  const quantization::BlockPlacement& placement, std::span<const BitQuestion> questions,
+                                  const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
+                                  data::SampleSource& source, WeightMethod method, const GramSweepOptions& options);
 
 }  // namespace detent::solve

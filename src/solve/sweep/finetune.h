@@ -2,6 +2,7 @@
 // after another, each with the inputs that the solved ones before it give.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -16,15 +17,42 @@
 #include "detent/progress.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
-#include "profile/device_activity.h"
+#include "planning/segments.h"
+#include "profile/trace.h"
 #include "shim/ranks.h"
-#include "solve/sweep/memory.h"
+#include "solve/layers/problem.h"
+#include "solve/solvers.h"
 #include "solve/sweep/tuned_layer.h"
 #include "store/spool.h"
 
 namespace detent::solve {
+
+// How fine-tuning shares out the memory that a run may take.
+
+/// Bytes. They change no result.
+struct MemoryShares {
+  std::vector<std::uint64_t> layers;  // for each layer, in the order of find_layers(): its form and buffers
+  std::uint64_t together = 0;         // for matrices of several layers that are summed up side by side
+  planning::SpoolMemory spool;        // for spooled samples
+};
+
+/// What the process, both models' stages and the layers at work leave of a budget goes to the spool. `asked_for`:
+/// whether fine-tuning was; if not, the spool and what is summed up side by side get so little that a run's peak stays
+/// near that of inference. `types` are of the float model, with the shapes of the samples; `layers` are those of
+/// find_layers(). Throws resource when the budget is too small for a layer, naming the smallest that works.
+MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                          const graph::ValueTypes& types, const onnx::Model& quantized,
+                          const std::vector<TunedLayer>& layers, std::uint64_t samples, const FinetuneConfig& config,
+                          std::size_t threads);
+
+/// What share_memory() will find at the least, told before anything is quantized: the peak in bytes, and what of the
+/// spool stays in memory not counted; 0 where there is nothing to tune. `selected`: the nodes of the float model that
+/// will be quantized.
+std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                             const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
+                             const FinetuneConfig& config, std::size_t threads);
 
 /// Every eighth sample is held back from solving, to judge the result by.
 inline constexpr std::size_t kHeldBackEvery = 8;
@@ -61,5 +89,33 @@ std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::V
                                   onnx::Model& quantized, std::vector<TunedLayer> layers, const exec::Runtime& runtime,
                                   data::SampleSource& source, const FinetuneOptions& options,
                                   std::vector<std::string>& notes);
+
+// What fine-tuning a layer takes, and in which form it is done.
+
+/// Whether a layer is solved in mini-batches, for a configuration that config::validate() accepts: as asked, or by the
+/// number of operations. A memory budget has no say, since the form decides about the result.
+bool is_streamed(const LayerGeometry& geometry, const Shape& input_shape, std::uint64_t samples,
+                 const FinetuneConfig& config, std::size_t threads);
+
+struct LayerCost {
+  std::size_t node = 0;  // of the model
+  std::string name;
+  bool streamed = false;
+  std::uint64_t bytes = 0;  // peak, beside its spooled samples
+  double flops = 0;
+  LayerGeometry geometry;
+  Shape input_shape;
+};
+
+/// All layers that the configuration selects and whose input shapes are static in `types`.
+std::vector<LayerCost> layer_costs(const onnx::Model& model, const graph::ValueTypes& types,
+                                   const FinetuneConfig& config, std::uint64_t samples, std::size_t threads);
+
+/// Bytes that ranks get of each other, all together, where they tune a layer of so many rows: what it takes of the
+/// samples that it is fitted to, blocks of its sums, and its integers.
+double exchanged_bytes(const LayerCost& cost, const FinetuneConfig& config, std::uint64_t samples);
+
+/// The one that takes most memory; there must be one.
+const LayerCost& heaviest(const std::vector<LayerCost>& costs);
 
 }  // namespace detent::solve

@@ -4,21 +4,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/error.h"
-#include "base/failpoint.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "calibration/observers.h"
 #include "exec/sweep.h"
-#include "graph/bodies.h"
 #include "graph/index.h"
+#include "quantization/blocks/block_stream.h"
 #include "solve/algebra/gram.h"
-#include "solve/layers/device_memory.h"
+#include "solve/blocks/block_error.h"
+#include "solve/layers/layer_solver.h"
 #include "solve/sweep/finetune.h"
 #include "solve/sweep/weight_solving.h"
 
@@ -313,6 +315,36 @@ std::uint64_t sweep_values(const onnx::Model& model, const graph::ValueTypes& ty
   std::vector<BlockStage> stages(1);
   for (const int cut : cuts) stages.emplace_back().begin = cut;
   return Sweep(model, types, stages, runtime, source, options, none).run();
+}
+
+namespace {
+
+constexpr std::int64_t kMostPieces = 2;
+constexpr std::int64_t kMostValues = std::int64_t{1} << 21;  // of a piece, unless a column has more
+
+// First and last columns of the pieces that stand for all.
+std::vector<std::pair<std::int64_t, std::int64_t>> pieces_of(std::int64_t columns, std::int64_t rows) {
+  const auto piece = std::clamp(kMostValues / std::max<std::int64_t>(rows, 1), std::int64_t{1},
+                                static_cast<std::int64_t>(kColumnsTogether));
+  const std::int64_t all = (columns + piece - 1) / piece, count = std::min(all, kMostPieces);
+  std::vector<std::pair<std::int64_t, std::int64_t>> pieces;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto first = (i * all / count) * piece;
+    pieces.emplace_back(first, std::min(first + piece, columns));
+  }
+  return pieces;
+}
+
+}  // namespace
+
+std::vector<float> representative_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape) {
+  std::vector<float> columns;
+  for (const auto& [first, last] : pieces_of(shape.columns, shape.rows)) {
+    const auto at = columns.size();
+    columns.resize(at + static_cast<std::size_t>((last - first) * shape.rows));
+    quantization::read_columns(tensor, shape, first, last, std::span(columns).subspan(at));
+  }
+  return columns;
 }
 
 }  // namespace detent::solve

@@ -8,14 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "calibration/cache_ranges.h"
+#include "calibration/observers.h"
 #include "calibration/statistics.h"
 #include "data/sample.h"
 #include "detent/config.h"
 #include "detent/progress.h"
 #include "exec/session.h"
-#include "graph/values.h"
+#include "graph/index.h"
 #include "onnx/model.h"
+#include "onnx/tensor.h"
 #include "quantization/blocks/block_weights.h"
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_error.h"
@@ -89,5 +90,11 @@ std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& typ
 /// its nodes and a spool, in several.
 std::uint64_t sweep_values(const onnx::Model& model, const graph::ValueTypes& types, const exec::Runtime& runtime,
                            data::SampleSource& source, const std::vector<int>& cuts, const GramSweepOptions& options);
+
+// Columns of a weight that stand for all of them where something is tried out.
+
+/// Up to two pieces of kColumnsTogether columns (of long ones fewer), evenly spread, one after another. Throws what
+/// read_columns() throws.
+std::vector<float> representative_columns(const onnx::Tensor& tensor, const quantization::BlockTensor& shape);
 
 }  // namespace detent::solve

@@ -3,22 +3,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "graph/values.h"
+#include "data/sample.h"
+#include "exec/sweep.h"
+#include "graph/index.h"
 #include "onnx/model.h"
-#include "solve/algebra/scale_fit.h"
+#include "shim/shared_work.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/layer_solver.h"
+#include "solve/layers/streamed.h"
 #include "solve/sweep/finetune.h"
 #include "solve/sweep/solved_layers.h"
-#include "solve/sweep/stored_samples.h"
 #include "solve/sweep/tuned_layer.h"
+#include "store/spool.h"
 
 namespace detent::solve {
 
@@ -119,6 +124,107 @@ class LayerTuner {
   // Of each layer.
   std::vector<std::uint64_t> records_;  // that are expected
   std::vector<bool> needs_targets_;
+};
+
+// Samples that ranks share: each runs its own through the models, and what layers take of them comes to all.
+
+/// The rank that runs a sample: each has as many as the others of those that are fitted to, and of those held back.
+std::size_t runner_of(std::size_t sample, std::size_t ranks);
+
+/// One pass over the samples, for layers that each take a record of every sample.
+class SharedSamples {
+ public:
+  /// What a layer takes of a sample; nothing where the record stays with the rank that ran it.
+  using Take = std::function<void(std::size_t layer, std::size_t sample, std::optional<store::Record> record)>;
+
+  /// What is sent of a record, and taken: less than it may do.
+  using Reduce = std::function<store::Record(std::size_t layer, std::size_t sample, store::Record record)>;
+
+  /// `keeps_held_back`: whether records that are held back stay with the ranks that ran them.
+  SharedSamples(store::Spool& spool, std::size_t layers, bool keeps_held_back, shim::Team team);
+  ~SharedSamples();
+  SharedSamples(const SharedSamples&) = delete;
+  SharedSamples& operator=(const SharedSamples&) = delete;
+
+  /// Of a sample that this rank runs.
+  void put(std::size_t layer, std::size_t sample, store::Record record);
+  /// Collective, once there are all records of so many samples: hands them out in the order of samples.
+  void hand_out(std::size_t samples, const Reduce& reduce, const Take& take);
+
+ private:
+  using Queue = std::deque<store::Record>;
+
+  bool travels(std::size_t sample) const;
+  bool is_mine(std::size_t sample) const { return runner_of(sample, team_.size()) == team_.rank(); }
+  store::Record take_own(std::size_t layer, std::size_t sample);
+  void exchange_some(std::size_t samples, std::size_t most, const Reduce& reduce);
+
+  store::Spool& spool_;
+  store::Spool::Lane lane_;
+  std::size_t layers_;
+  bool keeps_held_back_;
+  shim::Team team_;
+  std::size_t sent_ = 0;       // of the numbers of records, counted over all ranks: those that this one has gone past
+  std::vector<Queue> queues_;  // of each rank: what was exchanged and is still to be handed out
+};
+
+// What layers in bodies of If, Loop and Scan read and give: values in there cannot be outputs of a session, but taps
+// hand them over, once for each time that a body runs.
+
+/// Names of taps of layers in bodies, for exec::BranchOptions: what they give in the float model, which names its
+/// readers too, and what reads in the quantized one.
+std::vector<std::string> body_targets(std::span<const TunedLayer> layers);
+std::vector<std::string> body_readers(std::span<const TunedLayer> layers, const onnx::Model& quantized);
+
+/// Hands on what the taps of some layers receive.
+class LayerTaps final : public data::TapReceiver {
+ public:
+  using Receive = std::function<void(std::size_t layer, const data::TensorView& tensor)>;
+
+  /// `names` of the layers' taps among those of the stage, which may have others.
+  LayerTaps(const exec::Stage& stage, const std::vector<std::string>& names, Receive receive);
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override;
+
+ private:
+  std::vector<std::size_t> layer_of_;  // by tap
+  Receive receive_;
+};
+
+/// One pass over the bodies of a segment, for the layers of a stage. Runs of a sample are paired in their order; where
+/// one model runs a body more often than the other, or with other shapes, what has no partner is left out.
+class BodyPass {
+ public:
+  /// The stages are what exec::Branch::load_for_taps() gave; all must outlive the pass.
+  BodyPass(exec::Stage& float_stage, exec::Stage& quantized_stage, const onnx::Model& quantized,
+           std::vector<LayerProblem>& problems, LayerTuner& tuner, store::Spool& spool);
+  ~BodyPass();
+  BodyPass(const BodyPass&) = delete;
+  BodyPass& operator=(const BodyPass&) = delete;
+
+  /// Arguments as of exec::Stage::run(). The problems take what comes of the sample.
+  void run(std::size_t sample, std::span<const data::Array> graph_inputs, const std::string& where);
+
+ private:
+  /// What the float model's runs of a layer's body gave for the sample that is on its way.
+  struct Waiting {
+    store::Spool::Lane lane = 0;
+    std::size_t put = 0, taken = 0;  // records, over all samples
+    store::Record begun;             // of a run whose values are not all there
+  };
+
+  bool needs_float() const;
+  void keep(std::size_t layer, const data::TensorView& tensor);
+  std::optional<store::Record> next_of(Waiting& waiting);
+  void pair(std::size_t layer, const data::TensorView& tensor);
+
+  exec::Stage& float_stage_;
+  exec::Stage& quantized_stage_;
+  std::vector<LayerProblem>& problems_;
+  LayerTuner& tuner_;
+  store::Spool& spool_;
+  std::vector<Waiting> waiting_;  // of each problem
+  LayerTaps of_float_, of_quantized_;
+  std::size_t sample_ = 0;
 };
 
 }  // namespace detent::solve

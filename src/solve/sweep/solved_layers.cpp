@@ -3,18 +3,24 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/numbers.h"
 #include "base/paths.h"
+#include "base/text.h"
+#include "data/sample.h"
 #include "shim/shared_work.h"
 
 namespace detent::solve {
+
 namespace fs = std::filesystem;
+
 namespace {
 
 // A file: the length of a JSON text (8 bytes), the text, then the elements of all layers one after the other. Each
@@ -132,6 +138,11 @@ namespace {
 
 struct Damaged {};
 
+// JSON has no numbers that are not finite: a layer whose bias is infinite has such errors.
+double error_of(const Json& entry) {
+  return entry.is_null() ? std::numeric_limits<double>::infinity() : entry.get<double>();
+}
+
 StoredLayer read_layer(const Json& entry, const std::shared_ptr<const MappedFile>& file,
                        std::span<const std::byte>& bytes) {
   const auto name = name_of_json(entry.at("name")), op_type = name_of_json(entry.at("op_type"));
@@ -142,8 +153,8 @@ StoredLayer read_layer(const Json& entry, const std::shared_ptr<const MappedFile
                   entry.at("streamed"),
                   entry.at("tuned"),
                   entry.value("seen", true),
-                  entry.at("before"),
-                  entry.at("after"),
+                  error_of(entry.at("before")),
+                  error_of(entry.at("after")),
                   entry.at("seconds")};
   const auto cut = [&](std::size_t size) {
     if (size > bytes.size() || padded(size) > bytes.size()) throw Damaged{};
@@ -186,4 +197,65 @@ std::optional<std::vector<StoredLayer>> load_file(const fs::path& path) {
 }
 
 }  // namespace
+
+// A file: the fingerprint of the state as text, then the state.
+SolverState::Stored LayerState::load() {
+  if (!paths::exists(file_)) return {};
+  const auto file = MappedFile::open(file_, "solver's state");
+  const auto bytes = file->bytes();
+  const std::size_t text = Fingerprint().text().size();
+  if (bytes.size() < text) return {};
+  Hasher hasher;
+  hasher.add(bytes.subspan(text));
+  if (as_text(bytes.first(text)) != hasher.result().text()) return {};
+  return {file, bytes.subspan(text)};
+}
+
+void LayerState::save(std::span<const std::span<const std::byte>> parts) {
+  Hasher hasher;
+  for (const auto part : parts) hasher.add(part);
+  AtomicFile file(file_);
+  file.write(as_byte_span(hasher.result().text()));
+  for (const auto part : parts) file.write(part);
+  file.commit();
+  saved_ = Clock::now();
+  failpoint("finetune.state");
+}
+
+StoredSamples::StoredSamples(store::Spool& spool, const std::string& name) : spool_(spool), lane_(spool.open(name)) {}
+
+StoredSamples::~StoredSamples() {
+  ahead_.clear();  // waits until they are read
+  spool_.close(lane_);
+}
+
+void StoredSamples::add(store::Record record) { spool_.put(lane_, count_++, std::move(record)); }
+
+SampleRef StoredSamples::get(std::size_t i) {
+  auto record = take(i);
+  if (!record)
+    throw resource_error("a spooled activation was damaged on disk", "run again, or choose another --work-dir");
+  const auto held = std::make_shared<store::Record>(std::move(*record));
+  const auto& arrays = *held;
+  return {arrays[0].shape, data::floats(arrays[0]),
+          arrays.size() > 2 ? data::floats(arrays[2]) : std::span<const float>(), data::floats(arrays[1]), held};
+}
+
+std::optional<store::RecordOnDisk> StoredSamples::resting(std::size_t i) const { return spool_.resting(lane_, i); }
+
+void StoredSamples::prefetch(std::span<const std::size_t> coming) {
+  for (const std::size_t i : coming) {
+    if (ahead_.size() >= coming.size() || ahead_.contains(i)) continue;
+    ahead_.emplace(i, std::async(std::launch::async, [this, i] { return spool_.get(lane_, i); }));
+  }
+}
+
+std::optional<store::Record> StoredSamples::take(std::size_t i) {
+  const auto found = ahead_.find(i);
+  if (found == ahead_.end()) return spool_.get(lane_, i);
+  auto reading = std::move(found->second);
+  ahead_.erase(found);
+  return reading.get();
+}
+
 }  // namespace detent::solve

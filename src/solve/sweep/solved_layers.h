@@ -1,17 +1,24 @@
 // Solutions of layers, saved as they are found.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <future>
+#include <map>
 #include <optional>
 #include <span>
 #include <stop_token>
+#include <string>
 #include <vector>
 
 #include "detent/quantize.h"
 #include "onnx/tensor.h"
 #include "shim/ranks.h"
+#include "solve/layers/mini_batches.h"
+#include "solve/layers/solver.h"
 #include "solve/sweep/tuned_layer.h"
+#include "store/spool.h"
 
 namespace detent::solve {
 
@@ -53,6 +60,54 @@ class SolvedLayers {
   std::filesystem::path directory_;
   shim::Ranks* ranks_;
   std::stop_token stop_;
+};
+
+// The state of a layer that is being solved, in a file of the run's directory.
+
+class LayerState final : public SolverState {
+ public:
+  /// `seconds`: how often it is due.
+  LayerState(std::filesystem::path file, double seconds) : file_(std::move(file)), seconds_(seconds) {}
+
+  /// Nothing when it is damaged: the layer then starts again, with the same result.
+  Stored load() override;
+  bool is_due() const override { return Clock::now() - saved_ >= seconds_; }
+  void save(std::span<const std::span<const std::byte>> parts) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::filesystem::path file_;
+  std::chrono::duration<double> seconds_;
+  Clock::time_point saved_ = Clock::now();
+};
+
+// A layer's samples in the spool.
+
+/// Inputs and targets of one layer for some of the samples, in a lane of the spool that is closed at the end.
+class StoredSamples final : public LayerSamples {
+ public:
+  /// `name` of the lane.
+  StoredSamples(store::Spool& spool, const std::string& name);
+  ~StoredSamples() override;
+  StoredSamples(const StoredSamples&) = delete;
+  StoredSamples& operator=(const StoredSamples&) = delete;
+
+  /// Input, target, and the float branch's input where it is needed.
+  void add(store::Record record);
+  std::size_t count() const override { return count_; }
+  SampleRef get(std::size_t i) override;
+  std::optional<store::RecordOnDisk> resting(std::size_t i) const override;
+  /// Begins to read those that are not being read yet, each on a thread of its own.
+  void prefetch(std::span<const std::size_t> coming) override;
+
+ private:
+  std::optional<store::Record> take(std::size_t i);
+
+  store::Spool& spool_;
+  store::Spool::Lane lane_;
+  std::size_t count_ = 0;
+  std::map<std::size_t, std::future<std::optional<store::Record>>> ahead_;
 };
 
 }  // namespace detent::solve

@@ -1,7 +1,10 @@
 #include "solve/sweep/weight_solving.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <string>
@@ -11,9 +14,10 @@
 #include "base/error.h"
 #include "profile/meters.h"
 #include "quantization/blocks/block_stream.h"
+#include "shim/shared_work.h"
+#include "solve/blocks/block_error.h"
 #include "solve/blocks/block_solver.h"
-#include "solve/blocks/sparsity.h"
-#include "solve/sweep/some_columns.h"
+#include "solve/sweep/gram_sweep.h"
 
 namespace detent::solve {
 namespace {
@@ -169,6 +173,193 @@ BlockMethod method_of_trials(WeightMethod method) {
 BlockVerdict solve_weight(const onnx::Tensor& tensor, const quantization::BlockTensor& shape, const InputGrams& grams,
                           const WeightSolvingOptions& options, BlockWriter& writer) {
   return WeightSolving(tensor, shape, grams, options).run(writer);
+}
+
+namespace {
+
+using quantization::BlockWeight;
+
+constexpr std::size_t kMethodLength = 16;
+constexpr double kNone = -1;
+
+// Behind integers [columns, rows], scales and zero points [columns, blocks]. The fingerprint of all ends the file.
+struct Footer {
+  double output_error = 0;
+  double dense_error = kNone;
+  char method[kMethodLength] = {};
+};
+
+std::size_t block_count(const quantization::BlockTensor& shape) {
+  return static_cast<std::size_t>(shape.columns * shape.format.blocks_of(shape.rows));
+}
+
+std::size_t file_size(const quantization::BlockTensor& shape) {
+  return static_cast<std::size_t>(shape.rows * shape.columns) + block_count(shape) * (sizeof(float) + 1) +
+         sizeof(Footer) + sizeof(Fingerprint);
+}
+
+// Piece by piece, so that no more than one of them is in memory for it.
+Fingerprint checksum(const MappedFile& file, std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{16} << 20;
+  Hasher hasher;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    hasher.add(piece);
+    file.release(piece);
+    bytes = bytes.subspan(piece.size());
+  }
+  return hasher.result();
+}
+
+// A weight may have no elements.
+template <typename T>
+void copy_to(std::span<T> to, const std::byte* from) {
+  if (!to.empty()) std::memcpy(to.data(), from, to.size_bytes());
+}
+
+}  // namespace
+
+void BlockWriter::write(std::span<const std::byte> bytes) {
+  hasher_.add(bytes);
+  file_.write(bytes);
+}
+
+void BlockWriter::add(const BlockWeight& stripe) {
+  write(std::as_bytes(std::span(stripe.integers)));
+  scales_.insert(scales_.end(), stripe.scales.begin(), stripe.scales.end());
+  zero_points_.insert(zero_points_.end(), stripe.zero_points.begin(), stripe.zero_points.end());
+}
+
+void BlockWriter::finish(const BlockVerdict& verdict) {
+  write(std::as_bytes(std::span(scales_)));
+  write(std::as_bytes(std::span(zero_points_)));
+  Footer footer{.output_error = verdict.output_error, .dense_error = verdict.dense_error.value_or(kNone)};
+  std::copy_n(verdict.method.begin(), std::min(verdict.method.size(), kMethodLength - 1), footer.method);
+  write(std::as_bytes(std::span(&footer, 1)));
+  const auto sum = hasher_.result();
+  file_.write(std::as_bytes(std::span(&sum, 1)));
+  if (file_.size() != file_size(shape_)) throw internal_error("a solution does not fit its weight");
+  file_.commit();
+}
+
+StoredBlocks::StoredBlocks(const std::filesystem::path& path, const quantization::BlockTensor& shape)
+    : file_(MappedFile::open(path, "solution")), shape_(shape) {
+  const auto bytes = file_->bytes();
+  Fingerprint sum;
+  const auto content =
+      bytes.size() == file_size(shape) ? bytes.first(bytes.size() - sizeof(sum)) : std::span<const std::byte>();
+  if (!content.empty()) std::memcpy(&sum, content.data() + content.size(), sizeof(sum));
+  if (content.empty() || checksum(*file_, content) != sum)
+    throw bad_input(fmt::format("the saved solution '{}' is damaged", path.string()), "run without --resume");
+  Footer footer;
+  std::memcpy(&footer, content.data() + content.size() - sizeof(footer), sizeof(footer));
+  footer.method[kMethodLength - 1] = '\0';
+  verdict_ = {footer.method, footer.output_error, {}};
+  if (footer.dense_error >= 0) verdict_.dense_error = footer.dense_error;
+}
+
+BlockWeight StoredBlocks::columns(std::int64_t first, std::int64_t count) const {
+  auto made = quantization::make_blocks(shape_.rows, count, shape_.format);
+  const std::byte* scales = file_->bytes().data() + shape_.rows * shape_.columns;
+  const std::byte* zero_points = scales + block_count(shape_) * sizeof(float);
+  const auto block = static_cast<std::size_t>(first * made.blocks());
+  copy_to(std::span(made.integers), file_->bytes().data() + first * shape_.rows);
+  copy_to(std::span(made.scales), scales + block * sizeof(float));
+  copy_to(std::span(made.zero_points), zero_points + block);
+  file_->release(file_->bytes());
+  return made;
+}
+
+quantization::BlockSolver StoredBlocks::solver() const {
+  return [stored = *this](std::span<const float> columns, std::int64_t first) {
+    const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(1, stored.shape_.rows));
+    return stored.columns(first, static_cast<std::int64_t>(columns.size() / rows));
+  };
+}
+
+namespace {
+
+using quantization::BlockStream;
+
+// Ranks take neighbouring columns: all columns of all weights in a row, cut into equal parts.
+class Cuts {
+ public:
+  Cuts(const std::vector<BlockStream>& streams, std::span<const std::byte> wanted, int ranks) : ranks_(ranks) {
+    for (std::size_t t = 0; t < streams.size(); ++t) {
+      const auto& shape = streams[t].shape();
+      begins_.push_back(all_);
+      rows_.push_back(shape.rows);
+      columns_.push_back(wanted[t] != std::byte{0} ? shape.columns : 0);
+      all_ += rows_.back() * columns_.back();
+    }
+  }
+
+  /// The first column of a weight that this rank takes; with the next rank, that behind its last one.
+  std::int64_t first(std::size_t tensor, int rank) const {
+    const auto place = all_ / ranks_ * rank + all_ % ranks_ * rank / ranks_ - begins_[tensor];
+    return std::clamp(place / std::max<std::int64_t>(rows_[tensor], 1), std::int64_t{0}, columns_[tensor]);
+  }
+
+ private:
+  int ranks_;
+  std::int64_t all_ = 0;
+  std::vector<std::int64_t> begins_, rows_, columns_;
+};
+
+std::string name_of(std::size_t tensor, int rank) { return fmt::format("blocks-{}-{}.bin", tensor, rank); }
+
+quantization::BlockTensor piece_of(quantization::BlockTensor shape, std::int64_t columns) {
+  shape.columns = columns;
+  return shape;
+}
+
+void append(BlockWeight& to, const BlockWeight& more) {
+  to.columns += more.columns;
+  to.integers.insert(to.integers.end(), more.integers.begin(), more.integers.end());
+  to.scales.insert(to.scales.end(), more.scales.begin(), more.scales.end());
+  to.zero_points.insert(to.zero_points.end(), more.zero_points.begin(), more.zero_points.end());
+}
+
+}  // namespace
+
+quantization::BlockSolver BlocksInPieces::solver() const {
+  return [all = *this](std::span<const float> columns, std::int64_t first) {
+    const auto& shape = all.pieces.front().second.shape();
+    const auto end = first + static_cast<std::int64_t>(columns.size()) / std::max<std::int64_t>(1, shape.rows);
+    auto found = quantization::make_blocks(shape.rows, 0, shape.format);
+    for (const auto& [begin, piece] : all.pieces) {
+      const auto from = std::max(first, begin), to = std::min(end, begin + piece.shape().columns);
+      if (from < to) append(found, piece.columns(from - begin, to - from));
+    }
+    return found;
+  };
+}
+
+std::vector<BlocksInPieces> share_blocks(const std::vector<BlockStream>& streams, std::span<const std::byte> wanted,
+                                         shim::Ranks& ranks, const std::filesystem::path& folder,
+                                         const std::stop_token& stop) {
+  const Cuts cuts(streams, wanted, ranks.size());
+  std::vector<std::string> made;
+  for (std::size_t t = 0; t < streams.size(); ++t) {
+    const auto first = cuts.first(t, ranks.rank()), end = cuts.first(t, ranks.rank() + 1);
+    if (first == end) continue;
+    made.push_back(name_of(t, ranks.rank()));
+    BlockWriter writer(folder / made.back(), piece_of(streams[t].shape(), end - first));
+    streams[t].for_each(first, end, [&](std::int64_t, const BlockWeight& stripe) { writer.add(stripe); });
+    writer.finish({});
+    failpoint("blocks.shared");
+  }
+  (void)shim::gather_files(&ranks, folder, made, stop);
+  std::vector<BlocksInPieces> all(streams.size());
+  for (std::size_t t = 0; ranks.rank() == 0 && t < streams.size(); ++t) {
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      const auto first = cuts.first(t, rank), end = cuts.first(t, rank + 1);
+      if (first == end) continue;
+      all[t].pieces.emplace_back(first,
+                                 StoredBlocks(folder / name_of(t, rank), piece_of(streams[t].shape(), end - first)));
+    }
+  }
+  return all;
 }
 
 }  // namespace detent::solve

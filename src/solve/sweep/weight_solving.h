@@ -3,18 +3,72 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/file.h"
+#include "base/numbers.h"
 #include "detent/config.h"
 #include "onnx/tensor.h"
+#include "quantization/blocks/block_stream.h"
 #include "quantization/blocks/block_weights.h"
+#include "quantization/blocks/blocks.h"
+#include "shim/ranks.h"
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_solver.h"
 #include "solve/sweep/gram_sweep.h"
-#include "solve/sweep/stored_blocks.h"
 
 namespace detent::solve {
+
+// Solutions of weights in blocks, in a file each, as they are found.
+
+/// How a weight was solved.
+struct BlockVerdict {
+  std::string method;                      // that most columns keep
+  double output_error = 0;                 // of the product on samples: sum of squared errors over the sum of squares
+  std::optional<double> dense_error = {};  // with sparsity, the same without it
+};
+
+/// A solution on disk. Cheap to copy.
+class StoredBlocks {
+ public:
+  /// What is in the file for a weight of this shape. Throws bad_input where it is not as it was written.
+  StoredBlocks(const std::filesystem::path& path, const quantization::BlockTensor& shape);
+
+  const BlockVerdict& verdict() const noexcept { return verdict_; }
+  const quantization::BlockTensor& shape() const noexcept { return shape_; }
+  quantization::BlockWeight columns(std::int64_t first, std::int64_t count) const;
+  /// Gives back what was found, whatever the columns hold.
+  quantization::BlockSolver solver() const;
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+  quantization::BlockTensor shape_;
+  BlockVerdict verdict_;
+};
+
+/// Writes one, stripe by stripe in the order of columns. The file is there after finish(), or not at all.
+class BlockWriter {
+ public:
+  BlockWriter(const std::filesystem::path& path, const quantization::BlockTensor& shape) : file_(path), shape_(shape) {}
+  void add(const quantization::BlockWeight& stripe);
+  void finish(const BlockVerdict& verdict);
+
+ private:
+  void write(std::span<const std::byte> bytes);
+
+  AtomicFile file_;
+  Hasher hasher_;
+  quantization::BlockTensor shape_;
+  std::vector<float> scales_;
+  std::vector<std::uint8_t> zero_points_;
+};
 
 /// What solves a weight that is given as it is: awq is search on weights that have been scaled.
 BlockMethod solver_of(WeightMethod method);
@@ -43,5 +97,21 @@ std::uint64_t memory_of_piece(std::int64_t rows);
 constexpr std::uint64_t matrices_beside_sums(WeightSparsity sparsity) {
   return sparsity == WeightSparsity::none ? 1 : 2;
 }
+
+// Blocks of weights that need no samples, found by several processes: each takes a share of all columns.
+
+/// The blocks of a weight in pieces of its columns, each in a file.
+struct BlocksInPieces {
+  std::vector<std::pair<std::int64_t, StoredBlocks>> pieces;  // with their first columns, ascending; empty: not shared
+
+  /// Gives back what was found, whatever the columns hold.
+  quantization::BlockSolver solver() const;
+};
+
+/// Collective: what each stream finds, in the order of `streams`, on rank 0; nothing elsewhere. Those whose byte
+/// in `wanted` is 0 are left out. Files are in `folder` on each rank, and may go once this has returned.
+std::vector<BlocksInPieces> share_blocks(const std::vector<quantization::BlockStream>& streams,
+                                         std::span<const std::byte> wanted, shim::Ranks& ranks,
+                                         const std::filesystem::path& folder, const std::stop_token& stop);
 
 }  // namespace detent::solve

@@ -1,5 +1,5 @@
 // Convolutions on the host by their definition, in either layout.
-#include "cuda/convolution.h"
+#include "cuda/layer_pass.h"
 
 namespace detent::cuda {
 

@@ -1,5 +1,5 @@
 // Products on the host by their definition, with inputs rounded as a device rounds them.
-#include "cuda/matmul.h"
+#include "cuda/device.h"
 
 #include <bit>
 #include <cstdint>

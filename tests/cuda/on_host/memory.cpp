@@ -1,5 +1,5 @@
 // Memory of a device that is the host.
-#include "cuda/memory.h"
+#include "cuda/stream.h"
 
 #include <cstdlib>
 #include <cstring>

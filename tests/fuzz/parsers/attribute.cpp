@@ -1,8 +1,8 @@
 // Nodes and their attributes, read by each accessor, changed and written.
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
-#include "onnx/external_data.h"
 #include "onnx/model.h"
+#include "onnx/tensor.h"
 
 namespace detent::fuzz {
 namespace {

@@ -1,8 +1,8 @@
 // Messages in which tensors stand anywhere: once their data are inline, nothing refers to a file any more.
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
-#include "onnx/external_data.h"
-#include "onnx/inline_external.h"
+#include "onnx/model_read.h"
+#include "onnx/tensor.h"
 
 namespace detent::fuzz {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/bytes.h"
+#include "base/text.h"
 #include "fuzz/fuzz.h"
 
 namespace detent::fuzz {

@@ -1,6 +1,6 @@
 // Models: everything that the reader gives is walked, and what is written reads back as the same bytes.
 #include "onnx/model.h"
-#include "base/bytes.h"
+#include "base/text.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
 #include "graph/index.h"

@@ -1,9 +1,9 @@
 // .npy files, and the input_N.pb files of ONNX test data.
-#include "data/formats/npy.h"
-#include "data/formats/pb.h"
+#include "data/load.h"
+#include "data/numpy.h"
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
-#include "onnx/types.h"
+#include "onnx/wire.h"
 
 namespace detent::fuzz {
 namespace {

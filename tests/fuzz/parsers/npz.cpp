@@ -1,5 +1,5 @@
 // .npz files: as they are, and, since no mutation finds a checksum, as archives that are made of the input.
-#include "data/formats/npz.h"
+#include "data/numpy.h"
 
 #include <zip.h>
 

@@ -1,5 +1,5 @@
 // Pictures: JPEG and PNG.
-#include "data/formats/picture.h"
+#include "data/pictures.h"
 
 #include "fuzz/fuzz.h"
 

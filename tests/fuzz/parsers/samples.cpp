@@ -2,7 +2,7 @@
 #include "data/sample.h"
 
 #include "fuzz/fuzz.h"
-#include "onnx/types.h"
+#include "onnx/wire.h"
 
 namespace detent::fuzz {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "fuzz/fuzz.h"
-#include "store/record_format.h"
+#include "store/lane_file.h"
 
 namespace detent::fuzz {
 namespace {

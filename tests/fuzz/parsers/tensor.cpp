@@ -3,7 +3,6 @@
 
 #include "fuzz/fuzz.h"
 #include "fuzz/kinds.h"
-#include "onnx/external_data.h"
 #include "onnx/tensor.h"
 #include "onnx/write.h"
 

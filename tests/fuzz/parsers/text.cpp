@@ -1,9 +1,6 @@
 // Names from files on their way to terminals and reports, and patterns over them.
-#include "data/formats/text.h"
-#include "base/nearest_word.h"
-#include "base/pattern.h"
-#include "base/printable.h"
-#include "base/utf8.h"
+#include "base/text.h"
+#include "data/sample.h"
 #include "fuzz/fuzz.h"
 #include "profile/report.h"
 

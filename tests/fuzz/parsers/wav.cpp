@@ -1,5 +1,5 @@
 // .wav files.
-#include "data/formats/wav.h"
+#include "data/load.h"
 
 #include <algorithm>
 #include <vector>

@@ -2,8 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/options.h"
-#include "cli/usage_errors.h"
-#include "config/identity.h"
 #include "config/validate.h"
 #include "fuzz/fuzz.h"
 

@@ -5,9 +5,9 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/runs/sealed.h"
 #include "mpi/peer.h"
-#include "pipeline/search/shared_points.h"
-#include "remedies/shared_trials.h"
-#include "run/merged_statistics.h"
+#include "pipeline/search_points.h"
+#include "remedies/trials.h"
+#include "run/collect.h"
 #include "shim/shared_work.h"
 #include "solve/sweep/solved_layers.h"
 

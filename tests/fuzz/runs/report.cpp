@@ -1,10 +1,10 @@
 // The report's page and the trace: whatever names and figures hold, they stay data.
 #include <nlohmann/json.hpp>
 
-#include "base/utf8.h"
-#include "cli/output/markdown.h"
+#include "base/text.h"
+#include "cli/output/tables.h"
 #include "fuzz/fuzz.h"
-#include "profile/html_report.h"
+#include "profile/report.h"
 #include "profile/trace.h"
 
 namespace detent::fuzz {

@@ -2,7 +2,7 @@
 // have quantized. The runtime is in this process.
 #include <cstdlib>
 
-#include "data/synthetic_inputs.h"
+#include "data/given_inputs.h"
 #include "detent/calibrate.h"
 #include "detent/check.h"
 #include "detent/compare.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/numbers.h"
 #include "fuzz/fuzz.h"
 
 namespace detent::fuzz {

@@ -15,14 +15,11 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/runs/sealed.h"
 #include "mpi/peer.h"
-#include "run/files/checkpoint.h"
 #include "run/files/model_folder.h"
 #include "run/files/run_directory.h"
-#include "run/files/transformers_config.h"
-#include "solve/sweep/layer_state.h"
 #include "solve/sweep/solved_layers.h"
-#include "solve/sweep/stored_blocks.h"
-#include "speed/kernel_table.h"
+#include "solve/sweep/weight_solving.h"
+#include "speed/kernels.h"
 
 namespace detent::fuzz {
 namespace {

@@ -1,0 +1,312 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/paths.h"
+#include "base/text.h"
+#include "cli/commands/commands.h"
+#include "cli/options.h"
+#include "cli/output/output.h"
+#include "cli/output/progress.h"
+#include "cli/output/result_json.h"
+#include "detent/bench.h"
+#include "detent/compare.h"
+#include "detent/verify.h"
+#include "profile/meters.h"
+#include "run/comparison/latency.h"
+
+namespace detent::cli {
+namespace {
+
+nlohmann::json to_json(const std::vector<Fidelity>& all) {
+  auto list = nlohmann::json::array();
+  for (const auto& f : all) {  // JSON has no infinity: equal values have a null SQNR
+    list.push_back({{"name", f.name},
+                    {"made_by", f.made_by},
+                    {"cosine", f.cosine},
+                    {"max_abs", f.max_abs},
+                    {"sqnr_db", std::isfinite(f.sqnr_db) ? nlohmann::json(f.sqnr_db) : nlohmann::json(nullptr)}});
+    if (!f.reason.empty()) list.back()["reason"] = f.reason;
+    if (!f.suggestion.empty()) list.back()["suggestion"] = f.suggestion;
+  }
+  return list;
+}
+
+void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char* title) {
+  print_text("{:>8} {:>10} {:>11}  {}\n", "SQNR dB", "cosine", "max |diff|", title);
+  const std::size_t shown = limit == 0 ? all.size() : std::min(limit, all.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& f = all[i];
+    print_text("{:>8.2f} {:>10.6f} {:>11.4g}  {}{}{}\n", f.sqnr_db, f.cosine, f.max_abs, f.name,
+               f.made_by.empty() ? "" : "  ", f.made_by);
+    if (!f.reason.empty()) print_text("{:>33}{}{}{}\n", "", f.reason, f.suggestion.empty() ? "" : ": ", f.suggestion);
+  }
+  if (shown < all.size()) print_text("… and {} more (--layers 0 lists all)\n", all.size() - shown);
+}
+
+nlohmann::json to_json(const std::optional<NextTokens>& tokens) {
+  if (!tokens) return nullptr;
+  return {{"positions", tokens->positions},
+          {"float_perplexity", tokens->float_perplexity},
+          {"perplexity", tokens->perplexity},
+          {"agreement", tokens->agreement},
+          {"kl_divergence", tokens->kl_divergence}};
+}
+
+void print_tokens(const NextTokens& tokens) {
+  print_text(
+      "perplexity {:.4f}, of the float model {:.4f} ({:+.2f} %); the same next token at {:.2f} % of {} positions; ",
+      tokens.perplexity, tokens.float_perplexity, 100 * (tokens.perplexity / tokens.float_perplexity - 1),
+      100 * tokens.agreement, tokens.positions);
+  print_text("KL divergence {:.4g} nats\n\n", tokens.kl_divergence);
+}
+
+void print_comparison(const Comparison& result, bool outputs_only, std::size_t layers) {
+  print_notes(result.notes);
+  if (result.next_tokens) print_tokens(*result.next_tokens);
+  print_table(result.outputs, 0, "output, as deployed");
+  if (outputs_only) return;
+  print_text("\n");
+  print_table(result.layers, layers, "inner value, worst first");
+}
+
+// NaN counts as lower.
+void require(const std::vector<Fidelity>& outputs, double least) {
+  if (outputs.empty())
+    throw bad_input("no output could be compared, so that none reaches --min-sqnr", "the notes say why");
+  for (const auto& output : outputs) {
+    if (output.sqnr_db >= least) continue;
+    throw bad_input(fmt::format("output '{}' has {:.2f} dB, less than the {:.6g} of --min-sqnr", output.name,
+                                output.sqnr_db, least),
+                    "detent verify shows which layer loses most");
+  }
+}
+
+void run(CompareOptions options, const config::CommandLine& line) {
+  const auto pictures = take_pictures(line, options.float_model, options);
+  ProgressLine progress;
+  options.progress = progress_to(progress, line.quiet);
+  const auto result = compare(options);
+  progress.finish();
+  if (!line.json) {
+    print_comparison(result, options.outputs_only, line.layers);
+  } else {
+    print_json({{"samples", result.samples},
+                {"next_tokens", to_json(result.next_tokens)},
+                {"outputs", to_json(result.outputs)},
+                {"layers", to_json(result.layers)},
+                {"notes", result.notes}});
+  }
+  if (line.min_sqnr) require(result.outputs, *line.min_sqnr);
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Signals& signals) {
+  auto* command = app.add_subcommand("compare",
+                                     "How close a quantized model is to its float original: SQNR (signal over error, "
+                                     "in dB) and cosine, of each output and layer");
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kCompare);
+  command->footer("Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/");
+  command->callback([declared, &signals] {
+    CompareOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
+    options.stop = signals.token();
+    run(std::move(options), line);
+  });
+}
+
+namespace {
+
+// JSON has no infinity: null.
+nlohmann::json finite(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
+
+nlohmann::json to_json(const Fidelity& f) {
+  return {{"sqnr_db", finite(f.sqnr_db)}, {"cosine", f.cosine}, {"max_abs", finite(f.max_abs)}};
+}
+
+nlohmann::json to_json(const Verification& r) {
+  nlohmann::json out{{"target", r.target},
+                     {"target_reason", r.target_reason},
+                     {"consumer", r.consumer},
+                     {"samples", r.samples},
+                     {"max_steps", finite(r.max_steps)},
+                     {"notes", r.notes},
+                     {"outputs", nlohmann::json::array()},
+                     {"layers", nlohmann::json::array()},
+                     {"latency", nlohmann::json::array()}};
+  for (const auto& o : r.outputs)
+    out["outputs"].push_back({{"name", o.deployed.name},
+                              {"reference", to_json(o.reference)},
+                              {"deployed", to_json(o.deployed)},
+                              {"consumer_sqnr_db", finite(o.consumer_sqnr_db)}});
+  for (const auto& l : r.layers)
+    out["layers"].push_back({{"name", l.name},
+                             {"made_by", l.made_by},
+                             {"quantized", l.quantized},
+                             {"elements", l.elements},
+                             {"max_steps", finite(l.max_steps)},
+                             {"share", l.share},
+                             {"share_over_one", l.share_over_one},
+                             {"exact", l.exact},
+                             {"reason", l.reason}});
+  for (const auto& l : r.latency) out["latency"].push_back(latency_json(l));
+  return out;
+}
+
+void print_outputs(const Verification& r) {
+  print_text("{:>8} {:>9}  {:>11} {:>9}  {:>10}  output\n", "exact dB", "cosine", "deployed dB", "cosine",
+             "between dB");
+  for (const auto& o : r.outputs)
+    print_text("{:>8.2f} {:>9.6f}  {:>11.2f} {:>9.6f}  {:>10.2f}  {}\n", o.reference.sqnr_db, o.reference.cosine,
+               o.deployed.sqnr_db, o.deployed.cosine, o.consumer_sqnr_db, o.deployed.name);
+  print_text("\n");
+}
+
+void print_layers(const Verification& r, std::size_t limit) {
+  std::size_t same = 0;
+  for (const auto& l : r.layers) same += l.share == 0 ? 1 : 0;
+  const std::size_t different = r.layers.size() - same;
+  const std::size_t shown = limit == 0 ? different : std::min(limit, different);
+  if (shown > 0) print_text("{:>9} {:>9} {:>9}  layer, worst first\n", "max steps", "differ", "> 1 step");
+  std::string reason;  // of the line before
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& l = r.layers[i];
+    print_text("{:>9.4g} {:>7.2g} % {:>7.2g} %  {}  {}{}{}\n", l.max_steps, 100 * l.share, 100 * l.share_over_one,
+               l.name, l.made_by, l.quantized ? "" : " (float)", l.exact ? "" : " (reference in float32)");
+    if (!l.reason.empty() && l.reason != reason) print_text("{:>31}{}\n", "", l.reason);
+    reason = l.reason;
+  }
+  if (shown < different) print_text("… and {} more (--layers 0 lists all)\n", different - shown);
+  print_text("{} of {} agree in {}, on {}\n", same, count_with_noun(r.layers.size(), "layer"), r.consumer,
+             count_with_noun(r.samples, "sample"));
+}
+
+void print_verification(const Verification& r, std::size_t layers) {
+  if (!r.target_reason.empty()) print_note(r.target_reason);
+  print_notes(r.notes);
+  print_outputs(r);
+  print_layers(r, layers);
+  if (r.latency.size() == 2)
+    print_text("latency {:.3f} -> {:.3f} ms ({})\n", kMilli * r.latency[0].median, kMilli * r.latency[1].median,
+               run::speed_words(r.latency[1].ratio));
+}
+
+void run(VerifyOptions options, const config::CommandLine& line) {
+  if (line.max_steps && !(*line.max_steps >= 0)) throw usage_error("--max-steps is less than 0", "give 0 or more");
+  const auto pictures = take_pictures(line, options.float_model, options);
+  ProgressLine progress;
+  options.progress = progress_to(progress, line.quiet);
+  const auto result = verify(options);
+  progress.finish();
+  if (line.json) {
+    print_json(to_json(result));
+  } else {
+    print_verification(result, line.layers);
+  }
+  if (line.max_steps && result.max_steps > *line.max_steps) {
+    const auto& worst = result.layers.front();
+    throw bad_input(fmt::format("'{}' differs by {:.4g} steps from exact arithmetic, more than --max-steps {:g}",
+                                worst.name, worst.max_steps, *line.max_steps),
+                    worst.reason);
+  }
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Signals& signals) {
+  auto* command = app.add_subcommand(
+      "verify", "What the runtime makes of a quantized model, beside the float model and exact integers");
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kVerify);
+  command->footer("Example:\n  detent verify model.onnx model.int8.onnx --calibration-data samples/");
+  command->callback([declared, &signals] {
+    VerifyOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
+    options.stop = signals.token();
+    run(std::move(options), line);
+  });
+}
+
+namespace {
+
+nlohmann::json to_json(const BenchedModel& m) {
+  auto out = latency_json(m.latency);
+  out.update({{"model", m.model.string()}, {"bytes", m.bytes}, {"load_seconds", m.load_seconds}});
+  if (m.peak_memory) out["peak_memory_bytes"] = *m.peak_memory;
+  for (const auto& o : m.operators)
+    out["operators"].push_back(
+        {{"op_type", o.op_type}, {"nodes", o.nodes}, {"seconds", o.seconds}, {"share", o.share}});
+  return out;
+}
+
+nlohmann::json to_json(const BenchResult& r) {
+  nlohmann::json out{{"threads", r.threads}, {"samples", r.samples}, {"synthetic", r.synthetic},
+                     {"runtime", r.runtime}, {"notes", r.notes},     {"peak_memory_bytes", profile::peak_resident()}};
+  for (const auto& model : r.models) out["models"].push_back(to_json(model));
+  return out;
+}
+
+void print_models(const BenchResult& r) {
+  print_text("{:>9} {:>9} {:>9} {:>9} {:>6} {:>12} {:>8} {:>10} {:>10}  {}\n", "min ms", "median ms", "p90 ms",
+             "CPU ms", "ratio", "(quartiles)", "load s", "size", "memory", "model");
+  for (const auto& m : r.models) {
+    const auto& l = m.latency;
+    print_text("{:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>6.2f} {:>12} {:>8.2f} {:>10} {:>10}  {}\n", kMilli * l.min,
+               kMilli * l.median, kMilli * l.p90, kMilli * l.cpu, l.ratio,
+               fmt::format("({:.2f}-{:.2f})", l.ratio_low, l.ratio_high), m.load_seconds, format_size(m.bytes),
+               m.peak_memory ? format_size(*m.peak_memory) : "-", m.model.string());
+  }
+}
+
+void print_operators(const BenchedModel& m) {
+  print_text("\n{:>9} {:>7} {:>6}  operators of {}\n", "ms", "share", "nodes", m.model.string());
+  for (const auto& o : m.operators)
+    print_text("{:>9.3f} {:>5.1f} % {:>6}  {}\n", kMilli * o.seconds, 100 * o.share, o.nodes, o.op_type);
+}
+
+void print_bench(const BenchResult& r) {
+  print_models(r);
+  const std::string inputs = r.synthetic ? "synthetic inputs" : count_with_noun(r.samples, "sample");
+  print_text("{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n",
+             count_with_noun(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
+             r.runtime);
+  print_notes(r.notes);
+  for (const auto& model : r.models) {
+    if (!model.operators.empty()) print_operators(model);
+  }
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Signals& signals) {
+  auto* command = app.add_subcommand(
+      "bench", "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator");
+  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kBench);
+  command->footer("Example:\n  detent bench model.onnx model.int8.onnx");
+  command->callback([declared, &signals] {
+    BenchOptions options;
+    config::CommandLine line;
+    declared->read(options, line);
+    options.stop = signals.token();
+    if (!paths::names_open_files()) throw unavailable("bench, which starts processes,");
+    options.program = paths::target_of("/proc/self/exe");
+    const auto pictures = take_pictures(line, options.models.front(), options);
+    ProgressLine progress;
+    options.progress = progress_to(progress, line.quiet);
+    const auto result = bench(options);
+    progress.finish();
+    if (line.json) {
+      print_json(to_json(result));
+    } else {
+      print_bench(result);
+    }
+  });
+}
+
+}  // namespace detent::cli

@@ -1,7 +1,0 @@
-#include "cli/faults.h"
-
-namespace detent::cli {
-
-void explain_faults() {}
-
-}  // namespace detent::cli

@@ -1,0 +1,298 @@
+#include "pipeline/stages/formats.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/paths.h"
+#include "base/text.h"
+#include "config/enum_names.h"
+#include "config/presets.h"
+#include "graph/index.h"
+#include "graph/rewrites/rewrite.h"
+#include "onnx/write.h"
+#include "pipeline/stages.h"
+#include "pipeline/stages/integers.h"
+#include "quantization/assignment.h"
+#include "quantization/emit/dynamic.h"
+#include "quantization/emit/floats.h"
+#include "quantization/emit/qdq.h"
+#include "quantization/placement/placement.h"
+#include "quantization/weight_operators.h"
+#include "remedies/remedies.h"
+#include "run/comparison/pairing.h"
+#include "run/model/finish.h"
+#include "run/model/format_choice.h"
+#include "run/model/prepare.h"
+#include "run/records/run_report.h"
+
+namespace detent::pipeline {
+
+void emit_block_floats(Run& run) {
+  const auto& config = run.options.config;
+  auto& prepared = run.prepared;
+  auto placement = run::place_qdq_pairs(prepared, config);
+  // What keeps weights from being numbers at all is told before any work.
+  quantization::scan_weights(prepared.model, placement, run.options.allow_nonfinite);
+  run.note(placement.notes);
+  const auto counts = run::count_nodes(prepared.model, placement);
+  run.result.nodes_quantized = counts.quantized;
+  run.result.nodes_in_float = counts.in_float;
+  run.note(counts.notes);
+  auto made = quantization::emit_block_floats(std::move(prepared.model), prepared.types, placement, config.block_float);
+  run.model = std::move(made.model);
+  run.result.notes.push_back(
+      fmt::format("{} that round{} to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
+                  "Quark's operator library alone",
+                  count_with_noun(made.operators, "operator"), made.operators == 1 ? "s" : "",
+                  config::word_of(config::enum_names<BlockFloat>(), static_cast<int>(config.block_float))));
+}
+
+namespace {
+
+// Of weights that several nodes read.
+void mark_shared_weight_shapes(run::Prepared& prepared, const quantization::Placement& weights) {
+  const graph::Index index(prepared.model);
+  for (const auto& mark : weights.marks) {
+    if (index.consumers(mark.value).size() < 2) continue;
+    auto dims = prepared.model.graph.initializers[static_cast<std::size_t>(index.initializer(mark.value))].dims;
+    std::sort(dims.begin(), dims.end());
+    prepared.shapes_stored_once.insert(std::move(dims));
+  }
+}
+
+}  // namespace
+
+void emit_dynamic(Run& run) {
+  const auto& config = run.options.config;
+  auto& model = run.prepared.model;
+  auto placement = quantization::place_dynamic(model, config, run.prepared.transposed);
+  run.note(placement.notes);
+  quantization::Proposals proposals;
+  proposals.constants = quantization::scan_weights(model, placement.weights, run.options.allow_nonfinite);
+  run.note(placement.weights.notes);
+  const auto assignment = quantization::assign(model, placement.weights, proposals, config);
+  run.note(assignment.notes);
+  mark_shared_weight_shapes(run.prepared, placement.weights);
+  run.model = quantization::emit_dynamic(std::move(model), placement, assignment.values);
+  run.note(run::store_weights(placement.stored, run.model));
+  run.result.nodes_quantized = placement.nodes.size() + placement.stored.size();
+  run.result.nodes_in_float = placement.in_float;
+  graph::deduplicate_constants(run.model, run.prepared.shapes_stored_once, true);
+  graph::recompute_constants_at_load(run.model, run.prepared.folded);
+  run.result.notes.emplace_back(
+      "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
+      "--weights-only with 8 bits does not depend on the batch");
+}
+
+namespace {
+
+using config::NodeFormat;
+
+// Constants of a model by their names.
+class Constants {
+ public:
+  explicit Constants(const onnx::Model& model) : model_(model), index_(model) {}
+
+  static constexpr auto kNone = static_cast<std::size_t>(-1);
+  std::size_t index_of_constant(const std::string& name) const {
+    const int found = index_.initializer(name);
+    return found == graph::kNone ? kNone : static_cast<std::size_t>(found);
+  }
+  const onnx::Tensor* find(const std::string& name) const {
+    const auto found = index_of_constant(name);
+    return found == kNone ? nullptr : &model_.graph.initializers[found];
+  }
+
+ private:
+  const onnx::Model& model_;
+  graph::Index index_;
+};
+
+bool are_equal(const onnx::Tensor* a, const onnx::Tensor* b) {
+  if (a == nullptr || b == nullptr || a->type != b->type || a->dims != b->dims) return false;
+  if (a->data.is_produced() || b->data.is_produced()) return false;
+  return std::ranges::equal(a->data.bytes(), b->data.bytes());
+}
+
+class Mixture {
+ public:
+  Mixture(Run& run, QuantizeResult& told) : run_(run), options_(run.options), told_(told) {}
+
+  onnx::Model make(const std::vector<std::string>& node_formats) {
+    const auto possible = run::possible_formats(run_.prepared, options_.config);
+    const auto formats = run::given_formats(run_.prepared, possible, node_formats);
+    steps_ = run::nodes_by_format(run_.prepared, possible, formats);
+    auto model = prepared().model;
+    if (!steps_.blocks.empty()) model = in_blocks(model);
+    if (!steps_.dynamic.empty()) model = with_dynamic_scales(std::move(model));
+    if (steps_.fixed.empty()) {
+      note(run::store_weights(steps_.stored, model));
+      graph::deduplicate_constants(model, prepared().shapes_stored_once, true);
+    } else {
+      model = with_pairs(std::move(model));
+    }
+    count(formats, possible);
+    return model;
+  }
+
+ private:
+  // Remedies may have scaled the weights of the model that gets integers.
+  const run::Prepared& prepared() const { return steps_.fixed.empty() ? run_.prepared : run_.integers->draft.prepared; }
+  bool is_scaled() const { return !steps_.fixed.empty() && !run_.integers->draft.result.equalized.empty(); }
+
+  // What is said of a private file is said of the user's model.
+  QuantizeResult by_the_users_name(const std::filesystem::path& file,
+                                   const std::function<QuantizeResult()>& run) const {
+    try {
+      return run();
+    } catch (const Error& e) {
+      std::string text = e.what();
+      const auto name = file.string();
+      for (auto at = text.find(name); at != text.npos; at = text.find(name))
+        text.replace(at, name.size(), options_.model.string());
+      throw Error(e.kind(), text, e.hint());
+    }
+  }
+
+  void note(const std::vector<std::string>& notes) {
+    for (const auto& text : notes) {
+      if (std::find(told_.notes.begin(), told_.notes.end(), text) == told_.notes.end()) told_.notes.push_back(text);
+    }
+  }
+
+  void count(const std::vector<NodeFormat>& formats, const run::PossibleFormats& possible) {
+    told_.nodes_quantized = told_.nodes_in_float = 0;
+    for (std::size_t n = 0; n < formats.size(); ++n) {
+      if (formats[n] != NodeFormat::fp32) ++told_.nodes_quantized;
+      if (formats[n] == NodeFormat::fp32 && !possible[n].empty()) ++told_.nodes_in_float;
+    }
+    if (told_.nodes_quantized == 0)
+      throw usage_error("--node-formats leaves all nodes in float", "give a node another format than fp32");
+  }
+
+  // By a run of its own, which solves them from what they read on the samples, unless another mixture has.
+  onnx::Model in_blocks(onnx::Model& model) {
+    auto options = options_;
+    const auto folder = run_.work->scratch();
+    options.node_formats.clear();
+    options.model = folder / "float.onnx";
+    options.output = folder / "blocks.onnx";
+    options.external_data_threshold.reset();
+    options.external_data_suffix.clear();
+    options.prepared_output.reset();
+    options.profile.reset();
+    options.report.reset();
+    options.trace.reset();
+    options.bench = false;
+    options.resources.resume = false;
+    options.resources.work_dir = folder;
+    options.config.input_shapes.clear();
+    options.config.float_type = FloatType::keep;
+    options.weights_only.enabled = true;
+    options.weights_only.node_bits = steps_.block_bits;
+    options.config.nodes = steps_.blocks;
+    if (options.samples != nullptr) options.samples->rewind();
+    onnx::write_model(model, options.model, {});
+    const auto solutions = folder / (is_scaled() ? "solutions-scaled" : "solutions");
+    paths::make_folder(solutions);
+    auto made = by_the_users_name(options.model, [&] { return run_stages(options, {.solutions = solutions}); });
+    told_.weights = std::move(made.weights);
+    told_.samples = std::max(told_.samples, made.samples);
+    note(made.notes);
+    return onnx::read_model(options.output);
+  }
+
+  onnx::Model with_dynamic_scales(onnx::Model model) {
+    auto config = options_.config;
+    config.activations = Activations::dynamic;
+    config.nodes = steps_.dynamic;
+    auto made = quantization::make_dynamic(std::move(model), config, options_.allow_nonfinite);
+    note(made.notes);
+    return std::move(made.model);
+  }
+
+  onnx::Model with_pairs(onnx::Model model) {
+    const auto& draft = run_.integers->draft;
+    auto prepared = draft.prepared;
+    prepared.stored_products = steps_.stored;
+    if (!steps_.blocks.empty() || !steps_.dynamic.empty()) {
+      prepared.model = std::move(model);
+      prepared.types = exec::infer_value_types(*run_.runtime, prepared.model);
+    }
+    auto options = options_;
+    options.config.exclude_nodes = steps_.in_float;
+    options.config.wide_nodes = steps_.wide;
+    auto placement = run::place_qdq_pairs(prepared, options.config);
+    auto proposals = draft.proposals;
+    proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
+    const auto assignment = quantization::assign(prepared.model, std::move(placement), proposals, options.config);
+    run::record_assignment(prepared.model, assignment, told_);
+    auto emitted = quantization::emit_qdq(prepared.model, assignment, options.config, prepared.types);
+    note(emitted.notes);
+    const bool tuned = take_tuned(*draft.emitted, emitted);
+    run::write_applied({!draft.result.equalized.empty(), tuned}, emitted.model);
+    note(run::finish_integers(prepared, options, emitted.model));
+    return std::move(emitted.model);
+  }
+
+  // Integers that tuning found, wherever they have the scales that they were found for.
+  static bool take_tuned(const quantization::Emitted& from, quantization::Emitted& to) {
+    const Constants found(from.model), made(to.model);
+    bool any = false;
+    for (const auto& [value, stored] : from.provenance.values) {
+      const auto* tuned = found.find(stored.stored);
+      const auto here = to.provenance.values.find(value);
+      if (tuned == nullptr || tuned->data.is_produced() || here == to.provenance.values.end()) continue;
+      const auto at = made.index_of_constant(here->second.stored);
+      if (at == Constants::kNone || !are_equal(found.find(stored.scale), made.find(here->second.scale))) continue;
+      auto& tensor = to.model.graph.initializers[at];
+      if (tensor.type != tuned->type || tensor.dims != tuned->dims) continue;
+      tensor.data = tuned->data;
+      any = true;
+    }
+    return any;
+  }
+
+  Run& run_;
+  const QuantizeOptions& options_;
+  QuantizeResult& told_;
+  run::NodesByFormat steps_;
+};
+
+}  // namespace
+
+bool mixes_integers(const Recipe& recipe) {
+  const auto& entries = recipe.options.node_formats;
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const auto& entry) { return config::is_static(config::parse_node_format(entry).format); });
+}
+
+void tune_mixed_weights(Run& run) {
+  auto& work = *run.integers;
+  auto& draft = work.draft;
+  quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.ranges);
+  quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.wide);
+  draft.emitted =
+      quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
+  if (!work.measured || !work.tunes_if_needed || !config::may_tune(run.options)) return;
+  draft.is_cut = true;
+  remedies::improve_emitted(draft, *work.evaluator);
+  run.note(draft.notes);
+}
+
+onnx::Model mixture(Run& run, const std::vector<std::string>& node_formats, QuantizeResult& told) {
+  return Mixture(run, told).make(node_formats);
+}
+
+void mix_formats(Run& run) {
+  if (run.integers && run.integers->evaluator) run.integers->evaluator->release_trial_memory();
+  run.model = mixture(run, run.options.node_formats, run.result);
+  if (run.integers) run.note(run::notes_for_this_machine(run.options.config));
+}
+
+}  // namespace detent::pipeline

@@ -1,0 +1,38 @@
+// Stages of the formats that take one step: block floats, dynamic activations, several formats in one model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pipeline/run.h"
+
+namespace detent::pipeline {
+
+// Floats with common exponents, as AMD's NPUs read them.
+
+/// Run::model with operators that round activations and weights to the format.
+void emit_block_floats(Run& run);
+
+// Integers whose activations get their scales while the model runs.
+
+/// Run::model with integer weights, and operators that find the scales of what they read.
+void emit_dynamic(Run& run);
+
+// Several formats in one model.
+
+/// Whether nodes get integers whose scales come from samples. Then all nodes that can have them are calibrated,
+/// remedied and tuned together, as in a run of int8 alone, and a mixture takes those that it asks for.
+bool mixes_integers(const Recipe& recipe);
+
+/// Better integers for the weights of all these nodes, where measuring speaks for it.
+void tune_mixed_weights(Run& run);
+
+/// The model whose nodes have these formats, given as QuantizeOptions::node_formats are, and what there is to tell of
+/// it. A run can make several; each is the same as of a run of its own. Throws usage for entries that match nothing,
+/// for formats that a node cannot have, and where all nodes would stay in float.
+onnx::Model mixture(Run& run, const std::vector<std::string>& node_formats, QuantizeResult& told);
+
+/// Run::model, the mixture that the options ask for.
+void mix_formats(Run& run);
+
+}  // namespace detent::pipeline

@@ -1,0 +1,342 @@
+#include "run/model/format_choice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/paths.h"
+#include "base/text.h"
+#include "config/presets.h"
+#include "graph/index.h"
+#include "graph/traits.h"
+#include "quantization/blocks/block_weights.h"
+#include "quantization/emit/dynamic.h"
+#include "quantization/placement/selection.h"
+#include "quantization/placement/value_kinds.h"
+#include "quantization/weight_operators.h"
+#include "run/sweep_setup.h"
+#include "shim/shared_work.h"
+#include "speed/choice.h"
+#include "speed/kernels.h"
+
+namespace detent::run {
+namespace {
+
+using config::NodeFormat;
+
+void add_static(const Prepared& prepared, QuantConfig config, PossibleFormats& possible) {
+  config.formats_given = true;
+  const auto placement = place_qdq_pairs(prepared, config);
+  const auto& nodes = prepared.model.graph.nodes;
+  const graph::Index index(prepared.model);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const bool starts = graph::is_product(nodes[n]) || quantization::is_table(nodes[n], index);
+    if (!starts || !placement.selected[n]) continue;
+    const auto read = static_cast<std::size_t>(graph::is_product(nodes[n]) ? 2 : 1);
+    const auto& inputs = nodes[n].inputs();
+    const bool marked =
+        inputs.size() >= read && std::all_of(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(read),
+                                             [&](const auto& value) { return placement.find(value) != nullptr; });
+    if (!marked) continue;
+    possible[n].insert(NodeFormat::int8);
+    if (graph::is_product(nodes[n])) possible[n].insert(NodeFormat::a16w8);
+  }
+}
+
+void add_dynamic(const Prepared& prepared, QuantConfig config, PossibleFormats& possible) {
+  config.activations = Activations::dynamic;
+  for (const auto n : quantization::dynamic_nodes(prepared.model, config)) possible[n].insert(NodeFormat::dynamic);
+}
+
+void add_blocks(const Prepared& prepared, const QuantConfig& config, PossibleFormats& possible) {
+  for (const auto format : {NodeFormat::q8, NodeFormat::q4, NodeFormat::q2}) {
+    WeightsOnlyConfig blocks;
+    blocks.enabled = true;
+    blocks.bits = static_cast<WeightBits>(config::block_bits(format));
+    for (const auto& tensor : quantization::place_blocks(prepared.model, config, blocks).tensors) {
+      for (const auto n : tensor.products) possible[n].insert(format);
+      for (const auto n : tensor.tables) possible[n].insert(format);
+    }
+  }
+}
+
+void add_stored(const Prepared& prepared, const QuantConfig& config, PossibleFormats& possible) {
+  const auto& nodes = prepared.model.graph.nodes;
+  const auto products = quantization::products_to_store(prepared.model, config);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (products.contains(nodes[n].id())) possible[n].insert(NodeFormat::w8);
+  }
+  for (const auto n : quantization::layers_to_store(prepared.model, config)) possible[n].insert(NodeFormat::w8);
+}
+
+// What an entry matches: at least one node that can have its format.
+std::vector<std::size_t> nodes_for(const Prepared& prepared, const PossibleFormats& possible,
+                                   const config::NodeFormatEntry& entry) {
+  auto nodes = quantization::match_nodes(prepared.model, entry.pattern, "--node-formats");
+  const auto first = nodes.front();
+  const bool alone = !entry.pattern.starts_with('^');
+  std::erase_if(nodes, [&](std::size_t n) { return !possible[n].contains(entry.format); });
+  if (!nodes.empty()) return nodes;
+  const auto& node = prepared.model.graph.nodes[first];
+  std::vector<std::string_view> can;
+  for (const auto format : possible[first]) can.push_back(config::name_of(format));
+  throw usage_error(
+      alone ? fmt::format("--node-formats: {} cannot be {}", node.label(), config::name_of(entry.format))
+            : fmt::format("--node-formats: no node that '{}' matches can be {}; the first is {}", entry.pattern,
+                          config::name_of(entry.format), node.label()),
+      can.empty() ? "it has no format of its own: name products, tables and recurrent layers with constant weights"
+                  : fmt::format("it can be {}", fmt::join(can, ", ")));
+}
+
+}  // namespace
+
+PossibleFormats possible_formats(const Prepared& prepared, const QuantConfig& config) {
+  PossibleFormats possible(prepared.model.graph.nodes.size());
+  add_static(prepared, config, possible);
+  add_dynamic(prepared, config, possible);
+  add_blocks(prepared, config, possible);
+  add_stored(prepared, config, possible);
+  const graph::Index index(prepared.model);
+  for (std::size_t n = 0; n < possible.size(); ++n) {
+    const auto& node = prepared.model.graph.nodes[n];
+    const bool has_weights =
+        (graph::is_product(node) && !quantization::reads_empty_weight(prepared.model, index, node)) ||
+        graph::is_recurrent(node);
+    if (has_weights || !possible[n].empty()) possible[n].insert(NodeFormat::fp32);
+  }
+  return possible;
+}
+
+std::vector<NodeFormat> given_formats(const Prepared& prepared, const PossibleFormats& possible,
+                                      const std::vector<std::string>& entries) {
+  std::vector<NodeFormat> formats(prepared.model.graph.nodes.size(), NodeFormat::fp32);
+  for (const auto& text : entries) {
+    const auto entry = config::parse_node_format(text);
+    for (const auto n : nodes_for(prepared, possible, entry)) formats[n] = entry.format;
+  }
+  return formats;
+}
+
+std::string entry_of(const std::string& node) {
+  if (!node.starts_with('^')) return node;
+  std::string pattern = "^";
+  for (const char c : node) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80 && std::isalnum(byte) == 0 && c != '_') pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+NodesByFormat nodes_by_format(const Prepared& prepared, const PossibleFormats& possible,
+                              const std::vector<NodeFormat>& formats) {
+  NodesByFormat steps;
+  for (std::size_t n = 0; n < formats.size(); ++n) {
+    if (possible[n].empty()) continue;
+    const auto name = entry_of(prepared.model.graph.nodes[n].id());
+    if (const int bits = config::block_bits(formats[n]); bits != 0) {
+      steps.blocks.push_back(name);
+      steps.block_bits.push_back(fmt::format("{}={}", name, bits));
+    } else if (formats[n] == NodeFormat::dynamic) {
+      steps.dynamic.push_back(name);
+    } else if (config::is_static(formats[n])) {
+      steps.fixed.push_back(name);
+      if (formats[n] == NodeFormat::a16w8) steps.wide.push_back(name);
+    } else {
+      if (possible[n].contains(NodeFormat::int8)) steps.in_float.push_back(name);
+      if (formats[n] == NodeFormat::w8) steps.stored.insert(prepared.model.graph.nodes[n].id());
+    }
+  }
+  return steps;
+}
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char *kNodes = "nodes", *kSeconds = "seconds", *kOnIntegers = "seconds_on_integers";
+
+struct Decision {
+  std::vector<std::string> in_float;
+  double seconds = 0, seconds_on_integers = 0;  // as speed::FasterInFloat
+};
+
+// What an interrupted run decided: the table may have been removed since.
+std::optional<Decision> decided(const fs::path& file) {
+  if (!paths::exists(file)) return std::nullopt;
+  const auto json = parse_sealed_json(read_small_file(file, "the choice"));
+  if (!json || !json->contains(kNodes)) return std::nullopt;
+  Decision decision;
+  for (const auto& entry : json->at(kNodes)) {
+    auto name = name_of_json(entry);
+    if (!name) return std::nullopt;
+    decision.in_float.push_back(std::move(*name));
+  }
+  const auto number = [&](const char* name) {
+    const auto found = json->find(name);
+    return found != json->end() && found->is_number() ? found->get<double>() : 0;
+  };
+  decision.seconds = number(kSeconds);
+  decision.seconds_on_integers = number(kOnIntegers);
+  return decision;
+}
+
+void remember(const fs::path& file, const Decision& decision) {
+  AtomicFile out(file);
+  auto names = nlohmann::json::array();
+  for (const auto& node : decision.in_float) names.push_back(json_of_name(node));
+  const std::string text =
+      sealed_json_text({{kNodes, names}, {kSeconds, decision.seconds}, {kOnIntegers, decision.seconds_on_integers}});
+  out.write(std::as_bytes(std::span(text)));
+  out.commit();
+}
+
+// Those that are tried on integers, see Prepared::tried.
+std::vector<bool> recurrent(const speed::TimedModel& subject) {
+  std::vector<bool> flags(subject.model.graph.nodes.size());
+  if (!config::tries_recurrent(subject.config)) return flags;
+  for (const auto n : quantization::recurrent_layers(subject.model, subject.config)) flags[n] = true;
+  return flags;
+}
+
+Decision choose(const speed::TimedModel& subject, const std::vector<bool>& candidates, const QuantizeOptions& options,
+                const exec::Runtime& runtime, const fs::path& scratch, std::vector<std::string>& notes) {
+  auto table = open_kernel_table(options.kernel_table, runtime.version(), notes);
+  const auto& nodes = subject.model.graph.nodes;
+  std::vector<std::string> kernels(nodes.size());
+  bool complete = true;
+  const auto layers = recurrent(subject);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (candidates[n] || layers[n]) kernels[n] = speed::kernel_table_key(subject, n);
+    if (candidates[n] && kernels[n].empty()) kernels[n] = speed::lookup_key(subject, n);
+    if (kernels[n].empty() || table.find(kernels[n]) != nullptr) continue;
+    complete = false;
+    table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));
+    if (options.progress) options.progress("kernels", n + 1, nodes.size());
+  }
+  const bool any = std::any_of(kernels.begin(), kernels.end(), [](const auto& kernel) { return !kernel.empty(); });
+  if (!any) notes.emplace_back("operators were not timed: without samples, shapes are not known");
+  if (!complete) save_kernel_table(table, options.kernel_table, options.stop, notes);
+  const auto faster = speed::faster_in_float(subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); },
+                                             {options.optimize_for, options.size_worth});
+  Decision decision{{}, faster.seconds, faster.seconds_on_integers};
+  for (const auto n : faster.nodes) decision.in_float.push_back(nodes[n].id());
+  // An LSTM quantizes what it reads itself, so that its choice depends on no other.
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const auto* times = layers[n] ? table.find(kernels[n]) : nullptr;
+    if (times != nullptr && times->in_integers >= times->in_float) decision.in_float.push_back(nodes[n].id());
+  }
+  return decision;
+}
+
+// What stays in float of the products that could be integers.
+struct LeftProducts {
+  std::size_t count = 0, of = 0;
+  std::uint64_t saved = 0;  // bytes, by weights of 8 bits
+  std::uint64_t size = 0;   // of the model as it is left, about
+};
+
+LeftProducts left_products(const Prepared& prepared, const quantization::Placement& placement,
+                           const graph::Index& index, const std::set<std::string>& in_float) {
+  LeftProducts left;
+  const auto& tensors = prepared.model.graph.initializers;
+  for (const auto& tensor : tensors) left.size += tensor.data.size();
+  std::set<std::string> counted_once;
+  for (std::size_t n = 0; n < placement.selected.size(); ++n) {
+    const auto& node = prepared.model.graph.nodes[n];
+    if (!placement.selected[n] || !graph::is_product(node)) continue;
+    const bool stays = in_float.contains(node.id());
+    ++left.of;
+    left.count += stays ? 1 : 0;
+    const int weight = node.inputs().size() > 1 ? index.initializer(node.inputs()[1]) : graph::kNone;
+    if (weight == graph::kNone) continue;
+    const auto turned = prepared.transposed.find(node.inputs()[1]);
+    if (!counted_once.insert(turned == prepared.transposed.end() ? node.inputs()[1] : turned->second).second) continue;
+    const auto saved = tensors[static_cast<std::size_t>(weight)].data.size() / 4 * 3;
+    if (stays) {
+      left.saved += saved;
+    } else {
+      left.size -= saved;
+    }
+  }
+  return left;
+}
+
+// What the other choice would give: in figures where it is much.
+std::string note_of(const LeftProducts& left, const Decision& decision, const QuantizeOptions& options) {
+  const auto head =
+      fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted",
+                  left.count, count_with_noun(left.of, "product"));
+  if (config::tries_stored_weights(options)) return fmt::format("{}{}", head, kWeightsOf8Bits);
+  if (left.saved * 40 <= left.size * 3)  // of a tenth of the bytes three quarters
+    return fmt::format("{}; --optimize-for size quantizes them all the same, which saves about {}", head,
+                       format_size(left.saved));
+  const auto [size, smaller] = format_sizes(left.size, left.size - left.saved);
+  return fmt::format(
+      "{}; --optimize-for size quantizes them all the same: about {} -> {}, and {:.3g} -> {:.3g} ms a sample by the "
+      "times "
+      "of single operators; --set size-worth=PERCENT takes some of both",
+      head, size, smaller, decision.seconds * 1e3, decision.seconds_on_integers * 1e3);
+}
+
+}  // namespace
+
+speed::KernelTable open_kernel_table(const std::optional<fs::path>& file, const std::string& runtime_version,
+                                     std::vector<std::string>& notes) {
+  if (file) return speed::KernelTable(file);
+  try {
+    return speed::KernelTable(speed::default_kernel_table(runtime_version));
+  } catch (const Error& e) {
+    notes.push_back(fmt::format("{}: the times of kernels are measured anew, and not kept", e.what()));
+    return speed::KernelTable(std::nullopt);
+  }
+}
+
+void save_kernel_table(speed::KernelTable& table, const std::optional<fs::path>& file, const std::stop_token& stop,
+                       std::vector<std::string>& notes) {
+  try {
+    table.save(stop);
+  } catch (const Error& e) {
+    if (file || e.kind() == ErrorKind::interrupted) throw;
+    notes.push_back(
+        fmt::format("{}: the times of kernels are not kept, and another run may choose otherwise", e.what()));
+  }
+}
+
+SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placement, const QuantizeOptions& options,
+                            const exec::Runtime& runtime, data::SampleSource* source, const fs::path& directory,
+                            const fs::path& scratch) {
+  const graph::Index index(prepared.model);
+  SpeedChoice choice;
+  const auto file = directory / "faster-in-float.json";
+  if (options.resources.ranks != nullptr)
+    options.resources.ranks->barrier(options.stop);  // so that none disturbs rank 0
+  Decision decision;
+  if (auto earlier = decided(file)) {
+    decision = std::move(*earlier);
+  } else if (shim::rank_of(options.resources.ranks) == 0) {
+    const auto types =
+        source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
+    decision = choose({prepared.model, index, types, options.config}, placement.selected, options, runtime, scratch,
+                      choice.notes);
+    remember(file, decision);
+  }
+  choice.in_float = shim::broadcast_names(options.resources.ranks, std::move(decision.in_float), options.stop);
+  const auto left =
+      left_products(prepared, placement, index, std::set<std::string>(choice.in_float.begin(), choice.in_float.end()));
+  if (left.count > 0) choice.notes.push_back(note_of(left, decision, options));
+  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+  placement = place_qdq_pairs(prepared, options.config);
+  return choice;
+}
+
+}  // namespace detent::run

@@ -1,0 +1,58 @@
+// Runtimes: the target that the loaded one stands for, and what a written file asks of those that load it.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "config/targets.h"
+#include "detent/calibrate.h"
+#include "detent/quantize.h"
+#include "onnx/model.h"
+
+namespace detent::run {
+
+// `--target auto`: the target of the best execution provider that the ONNX Runtime that is loaded has.
+
+/// The execution providers that have a target, best first, each with the target.
+std::span<const std::pair<std::string_view, std::string_view>> targets_of_providers();
+
+struct NamedTarget {
+  std::string name, reason;
+};
+/// Loads the library. Throws device.
+NamedTarget automatic_target(const std::optional<std::filesystem::path>& runtime);
+
+/// Puts the name in the place of "auto", and the reason beside it. Nothing after it, the identity of the run included,
+/// sees that the name was not given.
+template <class Options>
+void name_target(Options& options) {
+  if (options.config.target != config::kAutomaticTarget) return;
+  auto named = automatic_target(options.runtime);
+  options.config.target = std::move(named.name);
+  options.config.target_reason = std::move(named.reason);
+}
+
+/// Options with the name in the place of "auto"; nullopt where a name was given.
+template <class Options>
+std::optional<Options> with_named_target(const Options& options) {
+  if (options.config.target != config::kAutomaticTarget) return std::nullopt;
+  std::optional<Options> named(options);
+  name_target(*named);
+  return named;
+}
+
+// What a written file asks of the runtimes that load it, beyond what every supported version has.
+
+/// The oldest version of ONNX Runtime that is known to load such operators, with their names; empty where that is the
+/// oldest supported one. A note for users.
+std::string needed_runtime(const onnx::Model& model);
+
+/// What versions that know all operators must be told, a sentence each.
+std::vector<std::string> loading_conditions(const onnx::Model& model);
+
+}  // namespace detent::run
