@@ -49,6 +49,7 @@ def test_what_goes_together_is_rounded_together(tmp_path: Path) -> None:
     assert after > before + 1, (after, before)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -88,6 +89,7 @@ def test_killed_while_it_tunes(trained: tuple[Path, Path], tmp_path: Path, point
     assert support.sha256(resumed) == support.sha256(tmp_path / "whole.onnx")
 
 
+@pytest.mark.full
 def test_too_little_memory_leaves_out_what_nobody_asked_for(trained: tuple[Path, Path], tmp_path: Path) -> None:
     options = [*FOUR_BITS, "--samples", 16, "--memory-budget", "60MiB"]
     said = support.quantize(trained[0], tmp_path / "q.onnx", trained[1], *options)

@@ -64,6 +64,7 @@ def test_products_in_bodies(case: tuple[str, Path, Path], preset: str, tmp_path:
     assert quality(model, output, kind) > 22
 
 
+@pytest.mark.sampled(2)
 def test_measured_and_the_same_bytes(case: tuple[str, Path, Path], tmp_path: Path) -> None:
     """Errors are measured with bodies, and neither the budget nor workers change the result."""
     kind, model, data = case

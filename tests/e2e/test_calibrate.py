@@ -163,6 +163,7 @@ def test_statistics_are_checked_against_the_samples(setup: Setup, tmp_path: Path
     assert setup.quantized(*both, *METHODS["mse"]) == setup.expected("mse")
 
 
+@pytest.mark.sampled(1)
 def test_methods_differ(setup: Setup) -> None:
     """Equal models above would mean little if all were equal."""
     found = {method: setup.expected(method) for method in [*METHODS, *BY_RUN]}

@@ -100,7 +100,7 @@ def test_what_was_wrong(graph: str, form: str, workers: dict[str, Worker], tmp_p
     assert verdict.kind == "right", verdict.text
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["default", "plain", "float16", "for qnn"])
 def test_trained(form: str, workers: dict[str, Worker], tmp_path: Path) -> None:
     """The smallest of those that scripts/check_claims.py --trained has."""

@@ -147,7 +147,7 @@ RANDOM = ["RandomNormalLike", "RandomNormal", "RandomUniformLike", "RandomUnifor
 FORMS = [["--preset", "balanced"], ["--preset", "plain"], ["--preset", "balanced", "--target", "tensorrt"]]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", FORMS, ids=["balanced", "plain", "tensorrt"])
 @pytest.mark.parametrize("kind", SIZES)
 def test_results_of_sizes_that_depend_on_values_are_judged(tmp_path: Path, data: Path, kind: str, options: list[str]) -> None:
@@ -163,7 +163,7 @@ def test_results_of_sizes_that_depend_on_values_are_judged(tmp_path: Path, data:
     ort.InferenceSession(tmp_path / "q.onnx", providers=["CPUExecutionProvider"]).run(None, dict(np.load(data / "000.npz")))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", RANDOM)
 def test_models_that_draw_random_numbers_are_compared_with_the_same_ones(tmp_path: Path, data: Path, kind: str) -> None:
     model = drawing(tmp_path / "m.onnx", kind)

@@ -68,6 +68,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path
     return support.MODELS / "ppocr_det.onnx", *data
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_order_and_workers_with_a_real_network(detector: tuple[Path, Path, Path], threads: int, tmp_path: Path) -> None:
     model, data, turned = detector

@@ -268,6 +268,7 @@ def test_graphs_have_a_place_in_the_budget(place: Place, rows: Path, command: st
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", READING)
 def test_every_command_has_a_limit_of_time(place: Place, rows: Path, command: str) -> None:
     (place.inputs / "wide.onnx").write_bytes(wide(200_000))

@@ -154,7 +154,7 @@ QOPERATORS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", ["qdq", "qoperator"])
 @pytest.mark.parametrize("opset", [12, 19])
 @pytest.mark.parametrize("op", QOPERATORS)

@@ -125,7 +125,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", FORMS, ids=["balanced", "plain", "segments", "gptq"])
 @pytest.mark.parametrize("wrong", ["batch", "size", "inferred"])
 def test_shapes_that_are_stated_or_inferred_wrongly(wrong: str, options: list[str], tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def run(model: Path, output: Path, data: Path, *options: object) -> tuple[int, s
     return result.returncode, result.stderr, json.loads(result.stdout) if result.returncode == 0 else {}
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("subject", ["convolutions", "transformer", "branches", "16 bits", "trained"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_same_bytes_within_the_memory_given(kind: str, subject: str, tmp_path: Path) -> None:

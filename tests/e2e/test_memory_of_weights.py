@@ -27,7 +27,7 @@ def tall(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return product(tmp_path_factory.mktemp("tall") / "m.onnx", ROWS, COLUMNS)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

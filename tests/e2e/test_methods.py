@@ -68,13 +68,14 @@ def test_minmax_is_exact(network: Network) -> None:
         assert np.abs(as_row(found) - [values.low, values.high]).max() <= 2e-5 * values.largest, name
 
 
+@pytest.mark.sampled(1)
 def test_average(network: Network) -> None:
     expected = reference.averages(network.prepared, list(network.values), network.samples, network.folder)
     for name, found in network.ranges("--set", "average").items():
         assert np.abs(as_row(found) - expected[name]).max() <= 2e-5 * network.values[name].largest, name
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("two_sided", [False, True], ids=["symmetric", "two-sided"])
 def test_percentile(network: Network, two_sided: bool) -> None:
     """Within 0.3 % of numpy's; of what lies 32 times below the largest value, within 0.03 % of that."""
@@ -95,7 +96,7 @@ def test_mse_with_power_of_two_scales(network: Network) -> None:
     assert len(wrong) <= 0.01 * len(ranges), wrong
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("integers", [INT8, UINT8], ids=lambda integers: integers.name)
 def test_mse(network: Network, integers: Integers) -> None:
     """Errors over all values at the scale found, and at the best there is."""

@@ -67,7 +67,7 @@ def expected_form(name: str) -> str:
     return {"fp32": "float", "int8": "uint8", "a16w8": "uint16"}.get(name) or OPERATORS[name]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", FORMATS)
 @pytest.mark.parametrize("second", FORMATS)
 def test_each_product_has_its_format(net: Path, tmp_path: Path, first: str, second: str) -> None:

@@ -74,6 +74,7 @@ def visible(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("old", ["apart", "whole"])
 @pytest.mark.parametrize("new", ["apart", "whole"])
 def test_killed_between_model_and_data(old: str, new: str, place: Place, model: Path, data: Path) -> None:

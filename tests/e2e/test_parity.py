@@ -72,7 +72,7 @@ RANGE_ERROR = 1e-4
 RUNS = [(name, config) for name in CASES for config in CONFIGS] + [("menagerie", Config(reduce_range=True))]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("made", "config"), [pytest.param(*run, id="-".join(map(str, run))) for run in RUNS], indirect=["made"])
 def test_same_as_onnx_runtime(made: tuple[Path, list[Sample], Path], config: Config, tmp_path: Path) -> None:
     model, samples, data = made

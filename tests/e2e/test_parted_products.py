@@ -97,7 +97,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return support.save_samples(tmp_path_factory.mktemp("data") / "samples", samples)
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form[1])
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", PRODUCTS)

@@ -339,7 +339,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 BALANCED = ["--preset", "balanced"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [BALANCED, ["--preset", "plain", "--no-bench"], [*BALANCED, "--optimize-for", "size"]])
 def test_the_plan_of_the_same_line(trained: list[object], options: list[object]) -> None:
     """Nodes are those that the run begins with, of which measuring takes some back; the peak is the run's."""

@@ -167,6 +167,7 @@ def divergence(model: Path, output: Path, held_out: Path, *options: object) -> f
     return json.loads(support.detent(*words).stdout)["next_tokens"]["kl_divergence"]
 
 
+@pytest.mark.full
 def test_outliers_cost_nothing_without_samples(source: Path, outliers: Path, tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="tokenizers are missing; scripts/setup.sh runtimes fetches them")
     held_out = windows(source, "held_out.txt", tmp_path / "held_out.npy", 256)

@@ -144,6 +144,7 @@ WIDE = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["MatMul", "Gemm"])
 def test_what_is_told_holds_in_every_version(kind: str, tmp_path: Path) -> None:
     """From 1.26 and 1.32 on, runtimes round to 8 bits what products read beside weights, unless these are written otherwise."""

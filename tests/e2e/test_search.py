@@ -123,6 +123,7 @@ def test_limits_give_one_model_that_meets_them(net: Path, tmp_path: Path) -> Non
     assert (tmp_path / "out" / "model.onnx").stat().st_size == chosen[0]["bytes"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "limit", [["--max-size", "1KiB"], ["--max-latency", "1us"], ["--accuracy-target", "200", "--accuracy-metric", "sqnr"]]
 )
@@ -133,6 +134,7 @@ def test_limits_that_cannot_be_met_name_the_nearest(net: Path, tmp_path: Path, l
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_quantize_makes_the_model_that_meets_the_limits(net: Path, tmp_path: Path) -> None:
     limits = ["--max-size", "120KiB", "--accuracy-target", "20", "--accuracy-metric", "sqnr"]
     result = quantize(net, tmp_path / "out.onnx", *limits, "--json", "--no-bench")
@@ -144,6 +146,7 @@ def test_quantize_makes_the_model_that_meets_the_limits(net: Path, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
 
 
+@pytest.mark.full
 def test_quantize_keeps_what_is_there_where_nothing_meets_the_limits(net: Path, tmp_path: Path) -> None:
     (tmp_path / "out.onnx").write_text("mine")
     result = quantize(net, tmp_path / "out.onnx", "--max-size", "1KiB")
@@ -280,6 +283,7 @@ def test_machines_serve_with_the_models_that_suit_them(net: Path, table: Path, t
     assert "requests a second for the least: " in found.stdout
 
 
+@pytest.mark.full
 def test_machines_that_cannot_serve_are_told(net: Path, table: Path, tmp_path: Path) -> None:
     machines = write_machines(net, {"name": "here", "kernel-table": "here.json", "threads": 1, "price": 1})
     words = [*FEW, "--set", f"kernel-table={table}", "--machines", machines, "--requests", 10, "--max-latency", "1us"]

@@ -118,7 +118,7 @@ def test_node_formats_are_shared(net: Path, tmp_path: Path) -> None:
 MEMBERS = "fp32,fp16,q8,int8,uint8,q4,q4f16"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full
 @pytest.mark.parametrize("samples", [True, False], ids=["samples", "no-samples"])
 @pytest.mark.parametrize("members", [MEMBERS, "q4f16,fp16", "fp16"])
 def test_a_family(tmp_path: Path, members: str, samples: bool) -> None:
@@ -177,7 +177,7 @@ def test_a_rank_that_dies_ends_a_search(tmp_path: Path, point: str, failing: int
     assert [p for p in work.iterdir() if "helps" in (p / "run.json").read_text()] == []
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("first", "ranks"), [(2, 3), (3, 1), (1, 2)])
 def test_a_search_is_resumed_by_any_number_of_ranks(tmp_path: Path, first: int, ranks: int) -> None:
     """Of the models that were measured when rank 0 was killed."""

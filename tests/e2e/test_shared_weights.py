@@ -81,7 +81,7 @@ def stored(path: Path) -> int:
     return sum(array.nbytes for array in arrays if array.size >= N * N)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_readers_along_any_axes(form: str, tmp_path: Path) -> None:
     pairs = [*itertools.product(MATRIX, MATRIX), *itertools.product(FILTER, FILTER)]

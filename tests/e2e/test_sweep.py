@@ -190,7 +190,7 @@ KILLS = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("failpoint", KILLS)
 def test_killed_and_resumed(small: Case, expected: dict[str, str], failpoint: str, tmp_path: Path) -> None:
     case = small.beside(tmp_path)
@@ -407,7 +407,7 @@ def test_the_smallest_memory_budget_is_named_and_kept(wide: Case, tmp_path: Path
     case.refused(RESOURCE, "cannot keep to", "--memory-budget", f"{smallest - 1}MiB")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_the_smallest_memory_budget_of_tuning_is_named_and_kept(rounding: str, tmp_path: Path) -> None:
     case = Case(support.MODELS / "ppocr_cls.onnx", images(tmp_path / "data", 6, 3, 48, 192), tmp_path)

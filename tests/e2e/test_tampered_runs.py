@@ -92,7 +92,7 @@ def command(folder: Path, work: Path, options: list[str]) -> list[object]:
     ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", RUNS)
 def test_tampered_runs_give_the_same_bytes_or_an_error(name: str, tmp_path: Path) -> None:
     options, point = RUNS[name]

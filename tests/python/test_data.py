@@ -39,6 +39,7 @@ def test_presets_are_those_of_the_command(preset, model, tmp_path):
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
+@pytest.mark.full
 def test_pictures_by_preset_are_samples_of_every_call(model, tmp_path):
     pictures = detent.data.images(PHOTOS, preset="01")
     quantized = detent.quantize(model, tmp_path / "q.onnx", pictures, {"preset": "plain", "max_samples": 3})

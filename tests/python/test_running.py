@@ -45,6 +45,7 @@ def thin_model(tmp_path):
     return tmp_path / "thin.onnx"
 
 
+@pytest.mark.full
 def test_a_thousand_samples_take_the_memory_of_eight(thin_model):
     told = {}
     for count in (8, 1000):

@@ -47,6 +47,7 @@ def reference(model, folder, tmp_path):
     return (tmp_path / "reference.onnx").read_bytes()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("flags", OPTIONS, ids=" ".join)
 def test_every_option_means_the_same(model, folder, samples, tmp_path, flags):
     command_line(model, tmp_path / "cli.onnx", folder, *flags)
@@ -109,6 +110,7 @@ def data_forms(samples):
     }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("form", list(data_forms([{"x": np.zeros((1, 3, 16, 16), np.float32)}])))
 def test_data_in_every_form(model, samples, reference, form):
     assert detent.quantize(model, data=data_forms(samples)[form]) == reference

@@ -206,6 +206,7 @@ def quantizing(folder: pathlib.Path, text: object, output: pathlib.Path, *words:
     return ["quantize", folder, "-o", output, "--calibration-text", text, *options, *words]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("what", "code", "says"),
     [
@@ -297,6 +298,7 @@ READ = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "make"), [pytest.param(*each, id=each[0]) for each in READ])
 def test_what_a_tokenizer_can_be(name, make, folder, text, tmp_path):
     make(tmp_path / "t.json", (folder / "tokenizer.json").read_bytes())
