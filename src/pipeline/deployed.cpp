@@ -251,7 +251,7 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   const auto found = run::deployed_fidelity(runtime, options.model, options.output, *source, kCompared,
                                             run::guard_options(options), tell);
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
-  for (auto& words : run::words_of_outputs(found)) result.notes.push_back(std::move(words));
+  for (auto& words : run::notes_on_uncompared_outputs(found)) result.notes.push_back(std::move(words));
   if (found.outputs == 0) return;
   run::copy_fidelity(found, result.accuracy.emplace());
 }

@@ -155,7 +155,7 @@ QuantizeOptions without_limits(QuantizeOptions options) {
   return options;
 }
 
-std::string told_of(const SearchPoint& point, std::size_t models) {
+std::string note_on_choice(const SearchPoint& point, std::size_t models) {
   return fmt::format("of {}, {} meets the limits best: {:.4g} ms, {} and {:.1f} dB when it was measured beside them",
                      count_with_noun(models, "searched model"), point.name, 1e3 * point.seconds,
                      format_size(point.bytes), point.sqnr_db);
@@ -177,7 +177,7 @@ QuantizeResult quantize_within_limits(const QuantizeOptions& options) {
                                            knows ? chosen->node_formats : std::vector<std::string>(), options.stop);
   if (own.samples != nullptr) own.samples->rewind();
   auto result = quantize(own);
-  if (knows) result.notes.insert(result.notes.begin(), told_of(*chosen, found.points.size()));
+  if (knows) result.notes.insert(result.notes.begin(), note_on_choice(*chosen, found.points.size()));
   result.peak_memory = std::max(result.peak_memory, found.peak_memory);
   return result;
 }

@@ -125,7 +125,7 @@ class Search {
     }
     measure_points();
     points_->dismiss_helpers();
-    conclude();
+    fill_result();
     return std::move(result_);
   }
 
@@ -364,7 +364,7 @@ class Search {
     result_.notes.insert(result_.notes.end(), notes.begin(), notes.end());
   }
 
-  void conclude() {
+  void fill_result() {
     auto whole_model = float_point(options_);
     choices_[whole_model.name] = candidates_.all_in(NodeFormat::fp32);
     whole_model.seconds = points_->float_seconds();

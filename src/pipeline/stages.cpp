@@ -57,54 +57,56 @@ void fold_weights(Run& run) {
   run.blocks->fold_weights();
 }
 template <void (BlockWork::*stage)()>
-void of_blocks(Run& run) {
+void call_on_blocks(Run& run) {
   (run.blocks.get()->*stage)();
 }
-constexpr auto place_blocks = of_blocks<&BlockWork::place>;
+constexpr auto place_blocks = call_on_blocks<&BlockWork::place>;
 
 // One row for each stage. What a stage reads of Run was made by the rows above it.
 constexpr Stage kStages[] = {
     {"leave all to rank 0", kAnyResult & ~(kIntegers | kBlocks | kMixed), always, leave_rest_to_first, nullptr,
      pre_process},
-    {"read the model", kAnyResult, always, read_model, as_in_run<read_model>, pre_process},
+    {"read the model", kAnyResult, always, read_model, forecast_by_running<read_model>, pre_process},
     {"claim the output", kAnyResult, always, claim_output, open_without_output, pre_process},
-    {"rewrite the graph", kRewritten, always, prepare, as_in_run<prepare>, pre_process},
-    {"put the graph in order", kBlocks | kCache, always, canonicalize, as_in_run<canonicalize>, pre_process},
+    {"rewrite the graph", kRewritten, always, prepare, forecast_by_running<prepare>, pre_process},
+    {"put the graph in order", kBlocks | kCache, always, canonicalize, forecast_by_running<canonicalize>, pre_process},
     {"check the samples", kDynamic | kBlockFloats | kMixed, with_samples, check_samples, look_at_samples, pre_process},
 
-    {"place pairs", kIntegers | kMixed, on_integers, place_integers, as_in_run<place_integers>, pre_process},
-    {"leave in float what is faster so", kIntegers, by_speed, choose_by_speed, as_in_run<choose_by_speed>, pre_process},
-    {"keep to the budget", kIntegers | kMixed, under_budget, keep_to_budget, as_in_run<keep_to_budget>, pre_process},
-    {"fold computed weights", kBlocks, always, fold_weights, as_in_run<fold_weights>, pre_process},
-    {"rotate", kBlocks, rotates, of_blocks<&BlockWork::rotate>, nullptr, pre_process},
-    {"place blocks", kBlocks, always, place_blocks, as_in_run<place_blocks>, pre_process},
-    {"open the samples", kBlocks, with_samples, of_blocks<&BlockWork::open_samples>, look_at_samples, pre_process},
+    {"place pairs", kIntegers | kMixed, on_integers, place_integers, forecast_by_running<place_integers>, pre_process},
+    {"leave in float what is faster so", kIntegers, by_speed, choose_by_speed, forecast_by_running<choose_by_speed>,
+     pre_process},
+    {"keep to the budget", kIntegers | kMixed, under_budget, keep_to_budget, forecast_by_running<keep_to_budget>,
+     pre_process},
+    {"fold computed weights", kBlocks, always, fold_weights, forecast_by_running<fold_weights>, pre_process},
+    {"rotate", kBlocks, rotates, call_on_blocks<&BlockWork::rotate>, nullptr, pre_process},
+    {"place blocks", kBlocks, always, place_blocks, forecast_by_running<place_blocks>, pre_process},
+    {"open the samples", kBlocks, with_samples, call_on_blocks<&BlockWork::open_samples>, look_at_samples, pre_process},
     {"write the prepared model", kRewritten, with_prepared_output, write_prepared, nullptr, pre_process},
     {"describe the layers", kIntegers, report_of_samples, describe_layers, nullptr, pre_process},
 
     {"calibrate", kIntegers | kMixed, on_integers, calibrate, predict_calibration, calibration},
     {"measure, and apply remedies", kIntegers | kMixed, on_integers, improve, predict_measuring},
-    {"choose bits for a size", kBlocks, within_size, of_blocks<&BlockWork::choose_bits>, predict_choice_of_bits},
-    {"choose bits for a target", kBlocks, for_target, of_blocks<&BlockWork::meet_target>, predict_choice_of_bits},
-    {"try rotation", kBlocks, rotation_is_tried, of_blocks<&BlockWork::choose_rotation>},
-    {"solve blocks", kBlocks, solved_at_once, of_blocks<&BlockWork::solve>},
-    {"observe the cache", kBlocks, with_samples, of_blocks<&BlockWork::observe_cache>},
+    {"choose bits for a size", kBlocks, within_size, call_on_blocks<&BlockWork::choose_bits>, predict_choice_of_bits},
+    {"choose bits for a target", kBlocks, for_target, call_on_blocks<&BlockWork::meet_target>, predict_choice_of_bits},
+    {"try rotation", kBlocks, rotation_is_tried, call_on_blocks<&BlockWork::choose_rotation>},
+    {"solve blocks", kBlocks, solved_at_once, call_on_blocks<&BlockWork::solve>},
+    {"observe the cache", kBlocks, with_samples, call_on_blocks<&BlockWork::observe_cache>},
     {"observe the cache", kCache, always, observe_cache, look_at_samples, calibration},
 
     {"emit pairs, and tune weights", kIntegers, always, emit_integers, predict_integers},
-    {"share out blocks", kBlocks, always, of_blocks<&BlockWork::share_out>, nullptr, quantization_matmul_nbits},
+    {"share out blocks", kBlocks, always, call_on_blocks<&BlockWork::share_out>, nullptr, quantization_matmul_nbits},
     {"leave the rest to rank 0", kBlocks, always, leave_rest_to_first, nullptr, quantization_matmul_nbits},
     {"leave the rest to rank 0", kIntegers, always, leave_rest_to_first},
     {"emit dynamic operators", kDynamic, always, emit_dynamic, predict_dynamic, quantization_dynamic},
     {"emit block floats", kBlockFloats, always, emit_block_floats, predict_block_floats, quantization_static},
-    {"emit blocks", kBlocks, always, of_blocks<&BlockWork::emit>, predict_blocks, quantization_matmul_nbits},
+    {"emit blocks", kBlocks, always, call_on_blocks<&BlockWork::emit>, predict_blocks, quantization_matmul_nbits},
     {"emit the cache", kCache, always, emit_cache, predict_cache, post_process},
     {"tune weights", kMixed, mixes_integers, tune_mixed_weights},
     {"leave the rest to rank 0", kMixed, always, leave_rest_to_first},
     {"mix formats", kMixed, always, mix_formats, predict_mixture},
 
     {"hand the rest on", kIntegers | kBlocks, to_16_bits, lower_rest, nullptr, pre_process},
-    {"select floats", kFloats, always, select_floats, as_in_run<select_floats>, pre_process},
+    {"select floats", kFloats, always, select_floats, forecast_by_running<select_floats>, pre_process},
     {"select floats", kIntegers | kBlocks, to_16_bits, select_floats, nullptr, pre_process},
     {"observe floats", kFloats | kIntegers | kBlocks, becomes_16_bits, observe_floats, look_at_samples, calibration},
     {"convert floats", kFloats | kIntegers | kBlocks, converts_floats, convert_floats, predict_floats,

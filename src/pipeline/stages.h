@@ -52,7 +52,7 @@ using Prediction = void (*)(Run&, Forecast&);
 
 /// The opening stages do what they do in a run: what follows depends on the model that comes out.
 template <void (*work)(Run&)>
-void as_in_run(Run& run, Forecast&) {
+void forecast_by_running(Run& run, Forecast&) {
   work(run);
 }
 

@@ -99,7 +99,7 @@ void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
       "plain to have the model as it is");
 }
 
-void conclude(Draft& draft, Evaluator& evaluator) {
+void record_accuracy(Draft& draft, Evaluator& evaluator) {
   auto& result = draft.result;
   const auto& judged = evaluator.judged(draft);
   result.samples = evaluator.judging_samples().count;
@@ -176,7 +176,7 @@ bool apply(Remedy& remedy, Draft& draft, Evaluator& evaluator) {
 
 void improve(Draft& draft, Evaluator& evaluator) {
   try {
-    for (const auto& row : kOfForms) {
+    for (const auto& row : kFormRemedies) {
       if (row.is_wanted(evaluator.options())) apply(row, draft, evaluator);
     }
     evaluator.begin("as rounded");
@@ -196,7 +196,7 @@ void improve(Draft& draft, Evaluator& evaluator) {
     }
     draft.before_db = worst_sqnr_db(before);
     measure(draft, evaluator);
-    conclude(draft, evaluator);
+    record_accuracy(draft, evaluator);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::resource || evaluator.options().accuracy.target) throw;
     throw resource_error(fmt::format("measuring accuracy: {}", e.what()),
@@ -212,7 +212,7 @@ void leave_in_float(Draft& draft, Evaluator& evaluator, const std::vector<std::s
   evaluator.set_judged(std::nullopt);
   draft.result.sensitivities.clear();
   draft.worst_left.clear();
-  conclude(draft, evaluator);
+  record_accuracy(draft, evaluator);
 }
 
 void check_target(Draft& draft, Evaluator& evaluator) {
@@ -238,7 +238,7 @@ void improve_written(Draft& draft, Evaluator& evaluator) {
   }
 }
 
-std::string what_is_left(const Draft& draft, const QuantizeOptions& options) {
+std::string note_on_remaining_error(const Draft& draft, const QuantizeOptions& options) {
   const auto& result = draft.result;
   const auto& accuracy = options.accuracy;
   if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || result.sqnr_db >= kNearDb) return {};

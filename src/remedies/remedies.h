@@ -62,13 +62,14 @@ inline bool may_fall_back(const QuantizeOptions& options) {
 }
 
 /// Those that decide what computes on integers at all.
-inline constexpr Row kOfForms[] = {{"recurrent layers", config::applies_remedies, false, recurrent},
-                                   {"gates",
-                                    [](const auto& o) {
-                                      return config::applies_remedies(o) && config::writes_hard_sigmoids(o.config) &&
-                                             !quantization::is_16_bit(o.config.activation_type);
-                                    },
-                                    false, gates}};
+inline constexpr Row kFormRemedies[] = {{"recurrent layers", config::applies_remedies, false, recurrent},
+                                        {"gates",
+                                         [](const auto& o) {
+                                           return config::applies_remedies(o) &&
+                                                  config::writes_hard_sigmoids(o.config) &&
+                                                  !quantization::is_16_bit(o.config.activation_type);
+                                         },
+                                         false, gates}};
 
 /// Those that change the assignment.
 inline constexpr Row kOfAssignments[] = {
@@ -123,6 +124,6 @@ std::vector<std::pair<std::string, double>> by_error(const Sensitivities& sensit
 std::string node_of(const onnx::Model& model, const graph::Index& index, const std::string& value);
 
 /// A note about results that are far although nothing was asked for, and what helps; empty where there is none.
-std::string what_is_left(const Draft& draft, const QuantizeOptions& options);
+std::string note_on_remaining_error(const Draft& draft, const QuantizeOptions& options);
 
 }  // namespace detent::remedies

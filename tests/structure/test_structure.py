@@ -137,6 +137,9 @@ void f(std::error_code& out) {
         self.assert_breach(fragments, "files, more than")
         long = {f"src/base/b{i}.h": "\n" * 800 for i in range(structure.MAX_LINES_OF_SRC // 800 + 1)}
         self.assert_breach(long, "lines, more than")
+        dear = {"tests/costs.tsv": f"e2e.a\t{structure.MAX_SECONDS_OF_FIRST_SET + 1}.0\ne2e.b.full\t9.0\n"}
+        self.assert_breach(dear, "the first set of tests takes")
+        self.assert_breach({"docs/a.md": "word\n" * (structure.MAX_WORDS + 1)}, "words, more than")
 
     def test_sees_long_lines_of_prose(self):
         self.assert_breach({"docs/a.md": "word " * 25 + "\n"}, "a.md:1: 125 columns")

@@ -144,7 +144,7 @@ namespace {
 
 // With samples, most of the time goes into the solver, above all where weights are rounded one after another. A large
 // model goes through samples and solver layer by layer.
-std::vector<ExpectedStage> of_blocks(const QuantizeOptions& options) {
+std::vector<ExpectedStage> stages_of_blocks(const QuantizeOptions& options) {
   std::vector<ExpectedStage> stages;
   const bool has_samples = options.calibration_data || options.samples != nullptr;
   if (options.weights_only.max_size) stages.push_back({"errors of bits", 2});
@@ -177,7 +177,7 @@ void add_last(std::vector<ExpectedStage>& stages, const QuantizeOptions& options
 std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
   std::vector<ExpectedStage> stages;
   if (options.weights_only.enabled || !options.family.empty()) {
-    stages = of_blocks(options);
+    stages = stages_of_blocks(options);
     add_last(stages, options, {1.2, 1.8, 0.6});
     return stages;
   }

@@ -187,7 +187,7 @@ class HardSigmoidComposer {
 
   // x * Clip(x + 3, 0, 6) / 6
   bool is_divided_product(const Gate& gate) {
-    const int product = gated(gate, gate.value);
+    const int product = index_of_gated_product(gate, gate.value);
     if (product == kNone) return false;
     const int next = only_reader(index_, node_at(product).outputs().front());
     if (!divides(next, gate)) return false;
@@ -201,7 +201,7 @@ class HardSigmoidComposer {
     for (const int reader : index_.consumers(gate.value)) {
       if (!divides(reader, gate)) continue;
       const std::string divided = node_at(reader).outputs().front();
-      const int product = gated(gate, divided);
+      const int product = index_of_gated_product(gate, divided);
       if (product == kNone || only_reader(index_, divided) != product) continue;
       multiply(gate, product, node_at(product).outputs().front());
       remove(reader);
@@ -211,7 +211,7 @@ class HardSigmoidComposer {
   }
 
   // The only reader of the clipped sum where it multiplies it with `other`.
-  int gated(const Gate& gate, const std::string& other) {
+  int index_of_gated_product(const Gate& gate, const std::string& other) {
     const int product = only_reader(index_, node_at(gate.clip).outputs().front());
     if (product == kNone || !node_at(product).is("Mul")) return kNone;
     const auto& inputs = node_at(product).inputs();

@@ -214,7 +214,7 @@ void tune_weights(Run& run) {
 void tell_accuracy(Run& run) {
   auto& work = *run.integers;
   if (!work.measured) return;
-  auto note = remedies::what_is_left(work.draft, run.options);
+  auto note = remedies::note_on_remaining_error(work.draft, run.options);
   if (!note.empty()) run.result.notes.push_back(std::move(note));
   run.result.accuracy = std::move(work.draft.result);
 }
@@ -352,7 +352,7 @@ void take_deployed(Run& run, const run::DeployedFidelity& found) {
   auto& accuracy = run.result.accuracy ? *run.result.accuracy : run.result.accuracy.emplace();
   work.lost_db = work.measured ? accuracy.sqnr_db - found.sqnr_db : 0;
   run::copy_fidelity(found, accuracy);
-  for (auto& words : run::words_of_outputs(found)) {
+  for (auto& words : run::notes_on_uncompared_outputs(found)) {
     auto& notes = run.result.notes;
     if (std::find(notes.begin(), notes.end(), words) == notes.end()) notes.push_back(std::move(words));
   }

@@ -64,9 +64,6 @@ namespace {
 using graph::is_product;
 using graph::Trait;
 
-// Its kernel makes integers only where it is asked to; convolutions have no kernel from integers to float.
-bool makes_float(const onnx::Node& node) { return graph::is_matrix_product(node); }
-
 class Chains {
  public:
   Chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected,
@@ -94,7 +91,8 @@ class Chains {
     for (std::size_t n = 0; n < kept_.size(); ++n) {
       floats.nodes.push_back(!kept_[n]);
       const auto& node = model_.graph.nodes[n];
-      if (kept_[n] && makes_float(node) && !feeds_[n]) floats.values.insert(node.outputs().front());
+      // A matrix product makes integers only where it is asked to; convolutions have no kernel from integers to float.
+      if (kept_[n] && graph::is_matrix_product(node) && !feeds_[n]) floats.values.insert(node.outputs().front());
     }
     return floats;
   }
@@ -131,7 +129,7 @@ class Chains {
   bool fuses_with_convolution(const onnx::Node& node) const {
     if (!graph::has_trait(node, Trait::clips)) return false;
     const auto& maker = model_.graph.nodes[static_cast<std::size_t>(index_.producer(node.inputs().front()))];
-    return is_product(maker) && !makes_float(maker) && index_.consumers(node.inputs().front()).size() == 1;
+    return is_product(maker) && !graph::is_matrix_product(maker) && index_.consumers(node.inputs().front()).size() == 1;
   }
 
   const onnx::Model& model_;

@@ -115,7 +115,7 @@ void tell_worst(const std::vector<OutputSums>& outputs, DeployedFidelity& found)
   }
 }
 
-void conclude(std::vector<OutputSums> outputs, const std::vector<ChannelSums>& channels, DeployedFidelity& found) {
+void summarize(std::vector<OutputSums> outputs, const std::vector<ChannelSums>& channels, DeployedFidelity& found) {
   found.cache_db = drop_caches(outputs);
   found.outputs = outputs.size();
   tell_worst(outputs, found);
@@ -190,11 +190,11 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   }
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");
   found.next_tokens = token_sums.result();
-  conclude(with_ratios(names, judged, all), channels, found);
+  summarize(with_ratios(names, judged, all), channels, found);
   return found;
 }
 
-std::vector<std::string> words_of_outputs(const DeployedFidelity& found) {
+std::vector<std::string> notes_on_uncompared_outputs(const DeployedFidelity& found) {
   if (found.without_numbers.empty()) return {};
   return {
       fmt::format("not compared, since they hold no numbers, or hold them in sequences, maps or optionals: outputs {}",

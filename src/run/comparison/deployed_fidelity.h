@@ -102,7 +102,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
                                    const std::function<void(std::uint64_t)>& told = {}, KeptFloatRuns* kept = nullptr);
 
 /// Of outputs that are not compared.
-std::vector<std::string> words_of_outputs(const DeployedFidelity& found);
+std::vector<std::string> notes_on_uncompared_outputs(const DeployedFidelity& found);
 
 /// What is told of a file's accuracy: of no samples where no output has numbers to compare; the other members stay as
 /// they are.
