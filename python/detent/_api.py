@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pathlib
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -362,7 +360,9 @@ def report(*results: Path, output: Path | None = None) -> str:
 
     output: a page that draws size, latency and accuracy; None: a table in Markdown is returned.
     """
-    binary = pathlib.Path(__file__).with_name("detent")
+    import subprocess  # takes longer to load than all of detent
+
+    binary = os.path.join(os.path.dirname(__file__), "detent")
     words = [os.fsdecode(path) for path in results] + ([] if output is None else ["-o", os.fsdecode(output)])
     done = subprocess.run([binary, "report", *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -4,7 +4,6 @@ huggingface_hub, with its cache, its token and its environment variables."""
 from __future__ import annotations
 
 import importlib.util
-import mmap
 import os
 import re
 
@@ -29,7 +28,8 @@ def local(path: str) -> str:
 
     def fetch(patterns: list[str] | None) -> str:
         ignored = _OTHER_WEIGHTS if kind == "model" and not inside else None
-        return snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=patterns, ignore_patterns=ignored)
+        whole = {"allow_patterns": patterns, "ignore_patterns": ignored}
+        return str(snapshot_download(repository, repo_type=kind, revision=revision, **whole))
 
     is_model = os.path.splitext(inside)[1] == ".onnx"
     try:
@@ -52,6 +52,8 @@ def local(path: str) -> str:
 
 def _data_beside(model: str, folder: str) -> list[str]:
     """The files that hold a model's tensors: they lie beside it, under any name."""
+    import mmap
+
     if not os.path.isfile(model) or not os.path.getsize(model):
         return []
     with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "config/enum_names.h"
 #include "config/formats.h"
 #include "config/option.h"
@@ -250,7 +251,10 @@ bool is_not_for_ort_cpu(Options o) { return !target(o.config).is_ort_cpu; }
 // Samples.
 bool has_no_samples(Options o) { return !has_samples(o); }
 bool has_statistics(Options o) { return o.statistics.has_value(); }
-bool has_nothing_to_calibrate(Options o) { return has_no_samples(o) && !has_statistics(o); }
+// A model that is not there is told when it is opened: a name that is mistyped has to be known first.
+bool has_nothing_to_calibrate(Options o) {
+  return has_no_samples(o) && !has_statistics(o) && (o.model.empty() || paths::exists(o.model));
+}
 bool allows_nonfinite(Options o) { return o.allow_nonfinite; }
 bool calibrates(Options o) { return quantizes(o) && !has_block_floats(o); }
 bool calibrates_and_finetunes(Options o) { return calibrates(o) && tunes(o.finetune.rounding); }

@@ -79,9 +79,6 @@ void tell_of_this_cpu(const QuantizeOptions& options, QuantizeResult& result) {
 }
 
 QuantizeResult quantize_file(const QuantizeOptions& options) {
-  // A name that is mistyped is what has to be known first.
-  if (!options.model.empty() && !paths::exists(options.model))
-    throw bad_input(fmt::format("cannot open model '{}': No such file or directory", options.model.string()));
   config::validate(options);
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_apart(run::written_files(options), {}, options.kernel_table);

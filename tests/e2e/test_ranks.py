@@ -416,7 +416,8 @@ def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failin
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         patience = {"OMPI_MCA_odls_base_sigkill_timeout": str(seconds)}
-        says = rf"detent: error: rank {failing} on \S+: .*{sorted(broken.iterdir())[0].name}"
+        # Which rank speaks depends on whose samples are compared with those of the first.
+        says = rf"detent: error: rank {failing or '[12]'} on \S+: (.*{sorted(broken.iterdir())[0].name}|the samples, .* others than)"
         refused(says, 3, *command, "--work-dir", work, program=program, cwd=usual, **patience)
         assert not (tmp_path / "q.onnx").exists()
         if not list(work.iterdir()):

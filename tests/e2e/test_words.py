@@ -29,12 +29,14 @@ def model(tmp_path: Path) -> Path:
     """One product in the graph and four in the bodies of an If."""
     nodes = [
         helper.make_node("MatMul", ["x", "outer"], ["a"], name="product"),
-        helper.make_node("If", ["true"], ["y"], name="choice", then_branch=body("t"), else_branch=body("e")),
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "low"], ["above"]),
+        helper.make_node("If", ["above"], ["y"], name="choice", then_branch=body("t"), else_branch=body("e")),
     ]
     shape = [2, WIDTH]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)]
-    constants = [weight("outer"), weight("inner"), numpy_helper.from_array(np.array(True), "true")]
+    constants = [weight("outer"), weight("inner"), numpy_helper.from_array(np.float32(-9), "low")]
     graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
     return tmp_path / "model.onnx"

@@ -65,7 +65,7 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
             "bench": False,
             **(
                 {}
-                if {"float_type", "weights_only", "activations", "family", "block_float", "node_formats"} & set(options)
+                if {"format", "float_type", "weights_only", "activations", "family", "block_float", "node_formats"} & set(options)
                 else {"optimize_for": "size"}
             ),
         }

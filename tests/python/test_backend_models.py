@@ -8,9 +8,9 @@ OPERATORS = (
     "ai_onnx_ml.label_encoder attention conv dequantizelinear einsum gemm if_ layernormalization loop lstm matmul "
     "optionalhaselement qlinearmatmul reducesum resize rnn scan sequenceinsert sequence_map string_concat swish tensorscatter topk"
 ).split()
+pytestmark = pytest.mark.full
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", backend_models.FORMATS)
 def test_every_model_is_quantized_or_refused(name: str) -> None:
     found = backend_models.in_both_forms([*backend_models.node_cases(OPERATORS), *backend_models.cases(("simple",))])
