@@ -417,7 +417,8 @@ def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failin
         work.mkdir()
         patience = {"OMPI_MCA_odls_base_sigkill_timeout": str(seconds)}
         # Which rank speaks depends on whose samples are compared with those of the first.
-        says = rf"detent: error: rank {failing or '[12]'} on \S+: (.*{sorted(broken.iterdir())[0].name}|the samples, .* others than)"
+        said = f"(.*{sorted(broken.iterdir())[0].name}|the samples, .* others than)"
+        says = rf"detent: error: rank {failing or '[12]'} on \S+: {said}"
         refused(says, 3, *command, "--work-dir", work, program=program, cwd=usual, **patience)
         assert not (tmp_path / "q.onnx").exists()
         if not list(work.iterdir()):

@@ -66,9 +66,11 @@ def test_a_search_measures_and_writes_what_one_process_does(net: Path, tmp_path:
         found = searched(net, tmp_path, ranks, *options)
         assert found.keys() == expected.keys()
         for formats, point in found.items():
-            for figure in "sqnr_db", "error", "bytes", "expected_error", "single", "value":
+            for figure in "sqnr_db", "error", "bytes", "single", "value":
                 assert point.get(figure) == expected[formats].get(figure), (ranks, formats, figure)
             assert point["expected_seconds"] == pytest.approx(expected[formats]["expected_seconds"])
+            # Of several choices with the same formats, times decide which is expected.
+            assert point.get("expected_error") == pytest.approx(expected[formats].get("expected_error"), rel=0.1)
     compared = 0
     for folder in (tmp_path / f"out{ranks}" for ranks in (1, *several)):
         for point in json.loads((folder / "front.json").read_text())["points"]:
