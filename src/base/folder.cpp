@@ -21,7 +21,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kMark = ".detent-partial";  // in a folder that a run of detent fills
+// A folder that a run of detent fills is known by its sticky bit, which it has from its first moment until it has its
+// name: a file in it could be lost, or be gone before the folder is renamed, when the run dies.
+#ifdef _WIN32
+constexpr unsigned kMark = 0;
+#else
+constexpr unsigned kMark = S_ISVTX;
+#endif
 
 void check_target(const fs::path& target) {
   std::error_code ignored;
@@ -47,7 +53,7 @@ AtomicFolder::AtomicFolder(const fs::path& target)
     : target_(target.has_filename() ? target : target.parent_path()),
       staging_(target_.parent_path() / fmt::format(".{}.partial", target_.filename().string())) {
   check_target(target_);
-  const bool made = reserve_descriptors() && ::mkdir(staging_.c_str(), 0777) == 0;
+  const bool made = reserve_descriptors() && ::mkdir(staging_.c_str(), 0777 | kMark) == 0;
   if (!made && errno != EEXIST)
     throw failed_call(errno, fmt::format("cannot create folder '{}'", target_.string()), ErrorKind::usage,
                       "choose an --output in a folder that exists and can be written");
@@ -73,12 +79,12 @@ void AtomicFolder::take_over() {
   if (!locked)
     throw usage_error(fmt::format("another run is writing '{}'", target_.string()), "choose another --output");
   const auto entries = paths::entries_of(staging_);
-  if (!entries.empty() && !paths::exists(staging_ / kMark))
+  if (!entries.empty() && (info.st_mode & kMark) != kMark)
     throw usage_error(fmt::format("'{}' is in the way, and holds what no run of detent left there", staging_.string()),
                       "remove it, or choose another --output");
   leftover_ = Leftover(staging_);
   for (const auto& entry : entries) paths::remove(entry);
-  const UniqueFd mark(::open((staging_ / kMark).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  (void)::fchmod(lock_.get(), (info.st_mode & 0777) | kMark);
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -104,7 +110,6 @@ void AtomicFolder::copy(const MappedFile& file, const fs::path& name) const {
 }
 
 void AtomicFolder::commit() {
-  paths::remove(staging_ / kMark);
   // All at once: a disk takes long for 20,000 small files, each by itself. What failed since the folder was opened is
   // told here too.
   if (::syncfs(lock_.get()) != 0)
@@ -115,6 +120,8 @@ void AtomicFolder::commit() {
                       "choose another --output");
   staging_.clear();
   leftover_.release();
+  struct stat info {};
+  if (::fstat(lock_.get(), &info) == 0) (void)::fchmod(lock_.get(), info.st_mode & 0777);
   sync(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
 }
 

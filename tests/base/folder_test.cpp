@@ -68,10 +68,11 @@ TEST_F(AtomicFolderTest, TakesAnEmptyFolderAndNothingElseThatExists) {
 TEST_F(AtomicFolderTest, ClearsWhatAKilledRunLeft) {
   fs::create_directories(at(".out.partial/inner"));
   file(".out.partial/inner/stale");
-  file(".out.partial/.detent-partial");
+  fs::permissions(at(".out.partial"), fs::perms::sticky_bit, fs::perm_options::add);
   AtomicFolder folder(at("out"));
   folder.commit();
   EXPECT_TRUE(fs::is_empty(at("out")));
+  EXPECT_EQ(fs::status(at("out")).permissions() & fs::perms::sticky_bit, fs::perms::none);
 }
 
 TEST_F(AtomicFolderTest, LeavesAFolderOfThatNameAlone) {
