@@ -27,6 +27,7 @@
 #include "run/files/model_folder.h"
 #include "run/files/outputs.h"
 #include "run/files/run_directory.h"
+#include "run/model/format_choice.h"
 #include "run/model/target_runtime.h"
 #include "run/records/run_report.h"
 #include "run/samples/samples.h"
@@ -82,6 +83,7 @@ QuantizeResult quantize_file(const QuantizeOptions& options) {
   config::validate(options);
   run::check_apart(run::written_files(options), options.calibration_data, options.statistics);
   run::check_apart(run::written_files(options), {}, options.kernel_table);
+  run::check_kernel_table(options.kernel_table);
   run::check_report_paths(options.report, options.trace);
   return run::within_time(options, [](const QuantizeOptions& limited) {
     shim::require_cuda(limited.device.cuda);

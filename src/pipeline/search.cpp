@@ -601,6 +601,8 @@ class Entry {
       return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
     });
     if (machine.name.empty() || !is_plain) throw wrong("needs a name of letters, digits, '-', '_' and '.'");
+    constexpr std::size_t kLongest = 100;  // it becomes part of a file's name
+    if (machine.name.size() > kLongest) throw wrong(fmt::format("has a name of more than {} characters", kLongest));
     machine.kernel_table = file_.parent_path() / text("kernel-table");
     const double threads = number("threads");
     if (threads < 1 || threads > 4096 || threads != std::floor(threads))

@@ -34,6 +34,7 @@
 #include "run/comparison/proof.h"
 #include "run/files/outputs.h"
 #include "run/files/run_directory.h"
+#include "run/model/format_choice.h"
 #include "run/samples/samples.h"
 #include "searching/front.h"
 #include "shim/shared_work.h"
@@ -558,6 +559,13 @@ void check_search_output(const SearchOptions& options) {
                       "search writes a folder: give its name");
   if (fs::exists(folder, failed) && !fs::is_empty(folder, failed))
     throw usage_error(fmt::format("'{}' is there already", folder.string()), "give a new folder with --output");
+  run::check_kernel_table(options.kernel_table);
+  const auto table = fs::weakly_canonical(options.kernel_table.value_or(folder.parent_path()), failed);
+  const auto within = table.lexically_relative(fs::weakly_canonical(folder, failed));
+  if (options.kernel_table && !within.empty() && *within.begin() != "..")
+    throw usage_error(
+        fmt::format("--set kernel-table: '{}' is in the folder that is made", options.kernel_table->string()),
+        "give a file outside of --output");
   const AtomicFolder claimed(folder.has_filename() ? folder : folder.parent_path());  // throws where it cannot be made
 }
 

@@ -74,6 +74,51 @@ def test_output_over_a_sample(place: Place, model: Path, data: Path) -> None:
     assert before == {path: support.sha256(path) for path in data.iterdir()}
 
 
+QUANTIZE = ["quantize", "{model}", "--calibration-data", "{data}"]
+CALIBRATE = ["calibrate", "{model}", "--calibration-data", "{data}"]
+SEARCH = ["search", "{model}", "--calibration-data", "{data}"]
+WRITERS = {
+    "quantize": [*QUANTIZE, "-o", "{place}"],
+    "weights": ["quantize", "{model}", "--weights-only", "-o", "{place}"],
+    "calibrate": [*CALIBRATE, "-o", "{place}"],
+    "merge": ["calibrate", "--merge", "{result}", "-o", "{place}"],
+    "search": [*SEARCH, "-o", "{place}"],
+    "report": ["report", "{result}", "-o", "{place}"],
+    **{
+        f"{command[0]}{option}": [*command, "-o", "{other}", *option.replace("=", " ").split(), "{place}"]
+        for command in (QUANTIZE, CALIBRATE)
+        for option in ("--report", "--profile")
+    },
+    **{
+        f"{command[0]} {option}": [*command, "-o", "{other}", "--set", option + "={place}"]
+        for command, option in [
+            (QUANTIZE, "trace"),
+            (CALIBRATE, "trace"),
+            (QUANTIZE, "prepared-output"),
+            (QUANTIZE, "kernel-table"),
+            (SEARCH, "kernel-table"),
+        ]
+    },
+    "quantize--save-config": [*QUANTIZE, "-o", "{other}", "--save-config", "{place}"],
+    "scales": [*QUANTIZE, "-o", "{other}", "--kv-cache", "int8", "--set", "kv-cache-scales={place}"],
+}
+MAKES_FOLDERS = ("search", "quantize kernel-table", "search kernel-table")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_outputs_are_claimed_before_work(writer: str, place: Place, model: Path, data: Path) -> None:
+    """The sample cannot be read: a run that gets to it ends with another code."""
+    (data / "000.npz").write_text("no sample")
+    (place.out / "file").write_text("a file")
+    (place.inputs / "result").write_text("{}")
+    places = [place.out / "file" / "o", Path("/proc/o"), place.out / ("n" * 253), place.out / ("n" * 300), ""]
+    if writer not in MAKES_FOLDERS:
+        places += [place.out / "nowhere" / "o", place.out]
+    files = {"model": model, "data": data, "result": place.inputs / "result", "other": place.out / "other.onnx"}
+    for path in places:
+        place.refuses(USAGE, "", *[word.format(place=path, **files) for word in WRITERS[writer]])
+
+
 def wide_model(path: Path) -> Path:
     """4 MB of weights, and a BatchNormalization to fold into them."""
     b = graphs.Builder(14)
@@ -147,6 +192,22 @@ def test_stopped_by_the_user(number: signal.Signals, begun: bool, place: Place) 
         check(INTERRUPTED, "interrupted", process.returncode, stderr, stdout)
     assert not list(place.out.iterdir())
     place.assert_no_temporary_files()
+
+
+def test_outputs_over_what_is_read(place: Place, model: Path, data: Path) -> None:
+    """Also where it is yet to be made."""
+    table = place.out / "table"
+    place.refused(USAGE, "which is read", model, data, "--set", f"kernel-table={place.output}")
+    place.refused(USAGE, "which is read", model, data, "--set", f"kernel-table={table}", "--report", table)
+    place.refused(USAGE, "as well", model, data, "--set", f"kernel-table={table}", "--save-config", table)
+    place.refused(USAGE, "calibration sample", model, data, "--save-config", data / "000.npz")
+    place.refused(USAGE, "not UTF-8", model, data, "--save-config", place.out / os.fsdecode(b"\xff.yaml"))
+    place.refused(USAGE, "not a number", model, data, "--accuracy-target", "nan")
+    (place.inputs / "twice.yaml").write_text('samples: 1\n"samples": 2\n')
+    place.refused(USAGE, "'samples' twice", model, data, "--config", place.inputs / "twice.yaml")
+    place.refuses(USAGE, "which is read", "report", model, "-o", model)
+    words = ["search", model, "--calibration-data", data, "-o", place.out / "o", "--set", f"kernel-table={place.out}/o/table"]
+    place.refuses(USAGE, "in the folder that is made", *words)
 
 
 @pytest.mark.parametrize("output", ["file", "dangling", "missing/o", "n" * 250, ".", "-", "claimed"])

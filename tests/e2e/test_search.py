@@ -298,6 +298,7 @@ def test_machines_that_cannot_serve_are_told(net: Path, table: Path, tmp_path: P
     [
         ({"kernel-table": "here.json", "threads": 1, "price": 1}, "machine 1 needs a text 'name'"),
         ({"name": "a b", "kernel-table": "here.json", "threads": 1, "price": 1}, "needs a name of letters"),
+        ({"name": "a" * 101, "kernel-table": "here.json", "threads": 1, "price": 1}, "has a name of more than 100 characters"),
         ({"name": "a", "kernel-table": "here.json", "threads": 1.5, "price": 1}, "'threads' is not a whole number"),
         ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": -1}, "'price' is not from 0 to 10^12"),
         ({"name": "a", "kernel-table": "here.json", "threads": 1, "price": 1e300}, "'price' is not from 0 to 10^12"),

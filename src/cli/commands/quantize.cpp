@@ -462,7 +462,7 @@ nlohmann::json run_options(const std::vector<GivenOption>& given) {
   return all;
 }
 
-RunFile::RunFile(const fs::path& path, const std::vector<GivenOption>& given) : file_(path) {
+RunFile::RunFile(const fs::path& path, const std::vector<GivenOption>& given) : file_((run::check_place(path), path)) {
   for (const auto& entry : given) {
     for (const auto& text : entry.texts) {
       // YAML holds Unicode alone, so that another name would be read from it.

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "config/enum_names.h"
 #include "config/option.h"
 #include "config/validate.h"
+#include "run/files/outputs.h"
 
 namespace detent::cli {
 namespace {
@@ -38,7 +40,7 @@ void add_report(CLI::App& app) {
   auto* command = app.add_subcommand("report", "Results of quantize side by side, as a table in Markdown or a page");
   struct Asked {
     std::vector<std::string> files;
-    std::string page;
+    std::optional<std::string> page;
   };
   const auto asked = std::make_shared<Asked>();
   command->add_option("RESULTS", asked->files, "what quantize --json printed, in files")
@@ -53,13 +55,16 @@ void add_report(CLI::App& app) {
   command->footer("Example:\n  detent report int8.json int4.json -o both.html");
   command->callback([asked] {
     std::vector<nlohmann::json> results;
+    if (asked->page) {
+      for (const auto& file : asked->files) run::check_apart({*asked->page}, {}, file);
+    }
     for (const auto& file : asked->files) results.push_back(read_result(file));
     results = single_results(std::move(results));
-    if (asked->page.empty()) return write_out(markdown_table(results));
-    AtomicFile page(asked->page);
+    if (!asked->page) return write_out(markdown_table(results));
+    AtomicFile page(*asked->page);
     page.write(as_byte_span(comparison_page(results)));
     page.commit();
-    print_text("picture: {}\n", asked->page);
+    print_text("picture: {}\n", *asked->page);
   });
 }
 

@@ -58,12 +58,13 @@ void check_place(const fs::path& output) {
                       "create it first");
   if (!failed && is_loop) failed = std::make_error_code(std::errc::too_many_symbolic_link_levels);
   if (!failed && parent_kind != fs::file_type::directory) failed = std::make_error_code(std::errc::not_a_directory);
-  if (!failed && ::access(parent.c_str(), W_OK | X_OK) != 0) failed = {errno, std::generic_category()};
   struct stat info {};
   if (!failed && ::lstat(output.c_str(), &info) != 0 && errno != ENOENT) failed = {errno, std::generic_category()};
   if (failed)
     throw failed_call(errno_of(failed), fmt::format("cannot write output '{}'", output.string()), ErrorKind::usage,
                       "choose another path");
+  // Some folders and names tell only when a file is made, such as /proc and what is too long with a suffix.
+  if (!fs::is_symlink(output, failed)) const AtomicFile claimed(output);
 }
 
 void check_output(const fs::path& output, const onnx::Model& model, const std::string& data_suffix) {
@@ -102,7 +103,7 @@ void check_apart(const std::vector<fs::path>& written, const std::optional<fs::p
     if (!entries.insert(entry).second)
       throw usage_error(fmt::format("'{}' would be written twice", path.string()),
                         "give each output a name of its own");
-    if (read && is_same_file(path, *read))
+    if (read && (entry == entry_of(*read) || is_same_file(path, *read)))  // it may not be there yet
       throw usage_error(fmt::format("output '{}' would overwrite '{}', which is read", path.string(), read->string()),
                         "choose another --output");
     if (samples && is_sample(entry, *samples)) {

@@ -23,6 +23,7 @@
 #include "quantization/placement/selection.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
+#include "run/files/outputs.h"
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"
 #include "speed/choice.h"
@@ -299,6 +300,19 @@ speed::KernelTable open_kernel_table(const std::optional<fs::path>& file, const 
     notes.push_back(fmt::format("{}: the times of kernels are measured anew, and not kept", e.what()));
     return speed::KernelTable(std::nullopt);
   }
+}
+
+void check_kernel_table(const std::optional<fs::path>& file) {
+  if (!file) return;
+  std::error_code failed;
+  if (fs::exists(*file, failed)) {
+    const speed::KernelTable readable(file);
+    return;
+  }
+  auto place = *file;  // or the first of the folders that are made for it
+  while (place.has_relative_path() && place.has_parent_path() && !fs::exists(place.parent_path(), failed) && !failed)
+    place = place.parent_path();
+  check_place(place);
 }
 
 void save_kernel_table(speed::KernelTable& table, const std::optional<fs::path>& file, const std::stop_token& stop,

@@ -60,6 +60,8 @@ inline constexpr std::string_view kWeightsOf8Bits = "; their weights take 8 bits
 /// without that, and tells of it.
 speed::KernelTable open_kernel_table(const std::optional<std::filesystem::path>& file,
                                      const std::string& runtime_version, std::vector<std::string>& notes);
+/// Throws, before any work, where the table that the user named cannot be read, or made.
+void check_kernel_table(const std::optional<std::filesystem::path>& file);
 void save_kernel_table(speed::KernelTable& table, const std::optional<std::filesystem::path>& file,
                        const std::stop_token& stop, std::vector<std::string>& notes);
 
