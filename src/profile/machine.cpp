@@ -14,14 +14,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <ctime>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <mutex>
 #include <numeric>
-#include <set>
 #include <span>
 #include <string>
 #include <system_error>
@@ -70,8 +67,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kComputeTime = 40ms;
 constexpr auto kMemoryTime = 60ms;
-constexpr std::uint64_t kSmallestBuffer = 64ULL << 20;
-constexpr std::uint64_t kLargestBuffer = 256ULL << 20;
+// Of all threads together. Small beside what a run takes, so that looking at the machine is not the run's peak.
+constexpr std::uint64_t kBuffer = 16ULL << 20;
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
 
@@ -160,43 +157,60 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-/// Where threads wait for one another. Not std::barrier: without futexes, as on Windows, that of GCC 12 loses wake-ups.
+/// Where threads wait for one another, again and again. Not std::barrier: without futexes, as on Windows, that of GCC
+/// 12 loses wake-ups.
 class Meeting {
  public:
-  explicit Meeting(int threads) : awaited_(threads) {}
+  explicit Meeting(int threads) : members_(threads), awaited_(threads) {}
   void arrive_and_wait() {
     std::unique_lock lock(mutex_);
-    if (--awaited_ == 0) complete_.notify_all();
-    complete_.wait(lock, [&] { return awaited_ <= 0; });
+    const int round = round_;
+    if (--awaited_ == 0) release();
+    complete_.wait(lock, [&] { return round_ != round; });
   }
-  /// So many do not come.
+  /// So many do not come any more.
   void drop(int threads) {
     const std::lock_guard lock(mutex_);
+    members_ -= threads;
     awaited_ -= threads;
-    if (awaited_ <= 0) complete_.notify_all();
+    if (awaited_ == 0) release();
   }
 
  private:
+  void release() {
+    awaited_ = members_;
+    ++round_;
+    complete_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable complete_;
-  int awaited_;
+  int members_, awaited_;
+  int round_ = 0;
 };
 
 /// The sum over the threads of what `round(thread)` gets done in a second of processor time, while all of them are at
-/// it for `duration`. A first round on each warms up and is not counted.
-double rate_of_all(int threads, Clock::duration duration, const std::function<double(int)>& round) {
+/// it for `duration`. A first round on each warms up and is not counted, nor is what `prepare(thread)` takes before
+/// each other round, which all begin together then.
+double rate_of_all(int threads, Clock::duration duration, const std::function<double(int)>& round,
+                   const std::function<void(int)>& prepare = {}) {
   std::vector<double> rates(threads);
   Meeting ready(threads);
   const auto work = [&](int thread) {
     round(thread);
     ready.arrive_and_wait();
     const Clock::time_point end = Clock::now() + duration;
-    const double before = thread_seconds();
-    double amount = 0;
+    double amount = 0, seconds = 0;
     do {
+      if (prepare) {
+        prepare(thread);
+        ready.arrive_and_wait();
+      }
+      const double before = thread_seconds();
       amount += round(thread);
+      seconds += thread_seconds() - before;
     } while (Clock::now() < end);
-    const double seconds = thread_seconds() - before;
+    ready.drop(1);
     if (seconds > 0) rates[thread] = amount / seconds;
   };
   {
@@ -216,28 +230,19 @@ double rate_of_all(int threads, Clock::duration duration, const std::function<do
 
 // --- memory ---------------------------------------------------------------------------------------------------------
 
-std::uint64_t system_value(int name) {
-  const long value = ::sysconf(name);
-  return value > 0 ? static_cast<std::uint64_t>(value) : 0;
-}
-
-/// The last-level caches of all processors together; 0 where the system does not tell.
-std::uint64_t cache_size() {
-  std::uint64_t sum = 0;
-  std::set<std::string> seen;  // by the processors that share one
-  for (int cpu = 0;; ++cpu) {
-    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache/index3/", cpu);
-    std::string sharing, size;
-    if (!(std::ifstream(folder + "shared_cpu_list") >> sharing) || !(std::ifstream(folder + "size") >> size)) break;
-    if (seen.insert(sharing).second) sum += std::strtoull(size.c_str(), nullptr, 10) << 10;  // as in "32768K"
-  }
-  return sum != 0 ? sum : system_value(_SC_LEVEL3_CACHE_SIZE);
-}
-
-std::uint64_t buffer_size() {
-  const std::uint64_t wanted = std::clamp(4 * cache_size(), kSmallestBuffer, kLargestBuffer);
-  const std::uint64_t unused = system_value(_SC_AVPHYS_PAGES) * system_value(_SC_PAGESIZE);
-  return std::min(wanted, std::max(unused / 4, kSmallestBuffer / 4));
+/// Puts `bytes` out of all caches, so that a buffer that is smaller than these is read from memory.
+void flush(std::span<const std::byte> bytes) {
+  constexpr std::size_t kCacheLine = 64;
+#if defined(__x86_64__)
+  for (std::size_t i = 0; i < bytes.size(); i += kCacheLine) _mm_clflush(bytes.data() + i);
+  _mm_mfence();
+#elif defined(__aarch64__)
+  for (std::size_t i = 0; i < bytes.size(); i += kCacheLine)
+    asm volatile("dc civac, %0" : : "r"(bytes.data() + i) : "memory");
+  asm volatile("dsb ish" : : : "memory");
+#else
+  (void)bytes, (void)kCacheLine;  // what is read lies in a cache where that is larger than the buffer
+#endif
 }
 
 constexpr std::size_t kStreams = 8;
@@ -257,21 +262,24 @@ DETENT_VECTOR_CLONES std::uint64_t sum_of(const std::uint64_t* words, std::size_
   return sum;
 }
 
+/// Each thread reads its part of the buffer over and over. Before each round the part is put out of the caches: what is
+/// measured is main memory read in order, however large the caches are, and not what they hold.
 double memory_rate(int threads, std::uint64_t room) {
-  if (room < kSmallestBuffer / 4) return 0;
+  if (room < kBuffer) return 0;
   constexpr std::size_t kSlice = kStreams * kLine * sizeof(std::uint64_t);
-  const std::size_t words =
-      std::max<std::size_t>(std::min(buffer_size(), room) / threads / kSlice, 1) * kStreams * kLine;
+  const std::size_t words = std::max<std::size_t>(kBuffer / threads / kSlice, 1) * kStreams * kLine;
   const Pages pages(words * threads * sizeof(std::uint64_t));
   if (pages.bytes().empty()) return 0;
   auto* const all = reinterpret_cast<std::uint64_t*>(pages.bytes().data());
   std::vector<std::uint64_t> sums(threads);
-  return rate_of_all(threads, kMemoryTime, [&](int thread) {
+  const auto read = [&](int thread) {
     std::uint64_t* const mine = all + thread * words;
     if (mine[0] == 0) std::fill_n(mine, words, 1);  // by the thread that reads it, so that it lies in its memory
     sums[thread] += sum_of(mine, words);
     return static_cast<double>(words * sizeof(std::uint64_t));
-  });
+  };
+  return rate_of_all(threads, kMemoryTime, read,
+                     [&](int thread) { flush(std::as_bytes(std::span(all + thread * words, words))); });
 }
 
 /// Processors that this process may run on.

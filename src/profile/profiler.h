@@ -1,6 +1,7 @@
 // Measures a run: named checkpoints and scopes, the peaks between them, and a YAML file that grows as they happen.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -86,7 +87,8 @@ class Profiler {
   /// The run so far: a reading every 20 ms and at checkpoints, merged as the run goes on.
   std::vector<TimelinePoint> timeline() const;
   /// Bytes: the kernel's high-water mark of this process, or the largest sum with its children where that is more.
-  std::uint64_t peak_memory() const { return summary().peak_memory; }
+  /// Counts what comes after finish() as well, such as writing the report.
+  std::uint64_t peak_memory() const { return std::max(summary().peak_memory, peak_resident()); }
 
  private:
   friend class Scope;

@@ -240,6 +240,17 @@ def test_report_and_trace(place: Place, tmp_path: Path) -> None:
     assert {"Calibration"} <= {e["name"] for e in events if e["ph"] == "X"}
 
 
+def test_a_report_hides_no_peak(place: Place, tmp_path: Path) -> None:
+    """Neither of the run nor of what is measured of the machine for the report."""
+    model, data = place
+    line = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--preset", "plain", "--no-bench"]
+    peak, told = peak_of(*line, "--report", tmp_path / "r.html", "--json")
+    shown = report_data(tmp_path / "r.html")["summary"]["peak_memory_bytes"]
+    assert 0.95 * peak <= shown <= json.loads(told)["peak_memory_bytes"]
+    without, _ = peak_of(*line)
+    assert peak < without + (64 << 20)
+
+
 def test_each_tensor_tells_its_method(place: Place, tmp_path: Path) -> None:
     model, data = place
     plain = support.quantize(model, tmp_path / "plain.onnx", data)["activations"]

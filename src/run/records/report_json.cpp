@@ -245,9 +245,12 @@ json plan_json(const RunReport& report, const std::vector<profile::StageTime>& s
 
 json summary_json(const RunReport& report, const QuantizeResult* quantized, const profile::Profiler& profiler) {
   const auto s = profiler.summary();
-  json summary{
-      {"seconds", s.seconds},           {"cpu_seconds", s.cpu_seconds},         {"peak_memory_bytes", s.peak_memory},
-      {"disk_read_bytes", s.disk_read}, {"disk_written_bytes", s.disk_written}, {"samples", report.statistics.samples}};
+  json summary{{"seconds", s.seconds},
+               {"cpu_seconds", s.cpu_seconds},
+               {"peak_memory_bytes", profiler.peak_memory()},
+               {"disk_read_bytes", s.disk_read},
+               {"disk_written_bytes", s.disk_written},
+               {"samples", report.statistics.samples}};
   if (quantized == nullptr) return summary;
   summary.update({{"model_bytes_before", quantized->model_bytes_before},
                   {"model_bytes_after", quantized->model_bytes_after},
