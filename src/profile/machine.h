@@ -21,10 +21,10 @@ struct MachinePeaks {
 /// Takes about 0.35 seconds, half of it for the disk. The figures are those of a machine that is otherwise idle as far
 /// as that can be told: arithmetic and memory are rated by processor time, so that a busy machine does not look slow.
 ///
-/// Uses 16 MiB of memory, and 64 MiB of disk in `directory`, in a file without a name: nothing is left, even by a killed
-/// process. Both would show in a profile, so call it when the run's stages are over (Profiler::finish). Never throws:
-/// what cannot be measured is 0. `threads` below 1 counts as 1.
-/// `room`: bytes of memory that may be taken; with less than 16 MiB memory is not rated.
+/// Uses 16 MiB of memory, and 64 MiB of disk in `directory`, in a file without a name: nothing is left, even by a
+/// killed process. Both would show in a profile, so call it when the run's stages are over (Profiler::finish). Never
+/// throws: what cannot be measured is 0. `threads` below 1 counts as 1. `room`: bytes of memory that may be taken; with
+/// less than 16 MiB memory is not rated.
 MachinePeaks measure_machine(int threads, const std::filesystem::path& directory,
                              std::uint64_t room = std::numeric_limits<std::uint64_t>::max()) noexcept;
 
