@@ -146,7 +146,7 @@ def test_a_cache_that_cannot_be_written_is_told_of(case: tuple[Path, Path, Path]
         *["quantize", case[0], "-o", tmp_path / "r.onnx", "--calibration-data", case[1], *options],
         *["--set", f"kernel-table={tmp_path / 'file' / 'kernels.json'}"],
     )
-    assert named.returncode == 2
+    assert named.returncode == (3 if kind == "damaged" else 2)
     assert not (tmp_path / "r.onnx").exists()
 
 
@@ -200,7 +200,7 @@ def test_a_cache_that_cannot_be_looked_at_is_told_of(kind: str, case: tuple[Path
         *["--set", f"kernel-table={table}"],
         **run,
     )
-    assert named.returncode == 3
+    assert named.returncode == (3 if kind == "damaged" else 2)
     assert str(table) in named.stderr
     assert not (tmp_path / "r.onnx").exists()
 
