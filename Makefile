@@ -54,7 +54,7 @@ test: models runtimes configure  ## run the first set of tests: all units, and e
 
 test-all: models runtimes configure  ## run all tests (SLICE=3/5: the third of five parts of what `make test` leaves out)
 	@$(COMPILE) all full_set
-	@if [ -n "$(SLICE)" ]; then $(CTEST) -R "$$($(PYTHON) tests/tools/costs.py slice build $(SLICE))"; else $(CTEST); fi
+	@if [ -n "$(SLICE)" ]; then part=$$($(PYTHON) tests/tools/costs.py slice build $(SLICE)) && $(CTEST) -R "$$part"; else $(CTEST); fi
 else ifeq ($(ARCH),windows)
 test: models build package  # what it writes beside what this machine writes
 	@scripts/test_windows.sh
