@@ -131,7 +131,7 @@ TEST(Meters, PagesThatAChildSharesCountOnce) {
   ASSERT_EQ(all.size(), 1u);
   const std::uint64_t own = memory_now({}).resident, both = memory_now(all).resident;
   EXPECT_GE(both, own);
-  EXPECT_LT(both, own + 160 * kMiB);
+  EXPECT_LT(both, own + 240 * kMiB);
   EXPECT_LE(memory_of(all).anonymous, memory_of(all).resident);
 }
 
