@@ -15,7 +15,6 @@
 #include "base/paths.h"
 #include "base/text.h"
 #include "onnx/bodies.h"
-#include "onnx/retyped.h"
 
 namespace detent::onnx {
 namespace {

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "base/numbers.h"
@@ -77,5 +78,8 @@ bool is_own_data_name(const std::filesystem::path& model, std::string_view name)
 /// The data files beside the model at `path` that it refers to and that own_data_name() named; none where the path
 /// leads to no model. Opens no data file.
 std::set<std::filesystem::path> own_data_files(const std::filesystem::path& path);
+
+/// A value's declaration with another type and shape. What else it says (doc_string, denotations, metadata) is kept.
+ValueInfo retyped(const ValueInfo& info, DataType type, std::optional<std::vector<Dim>> shape);
 
 }  // namespace detent::onnx

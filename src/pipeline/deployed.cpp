@@ -20,6 +20,7 @@
 #include "remedies/evaluator.h"
 #include "remedies/remedies.h"
 #include "run/comparison/latency.h"
+#include "run/comparison/pairing.h"
 #include "run/comparison/proof.h"
 #include "run/files/outputs.h"
 #include "run/model/finish.h"
@@ -285,7 +286,7 @@ bool must_be_of_use(const QuantizeOptions& options) {
 }
 
 void refuse_useless(const QuantizeOptions& options, const QuantizeResult& result, std::string_view kind) {
-  if (!result.accuracy || result.accuracy->sqnr_db >= remedies::kUselessDb) return;
+  if (!result.accuracy || result.accuracy->sqnr_db >= run::kUselessDb) return;
   throw bad_input(fmt::format("the {} of --target {} leave the worst output {:.1f} dB from the float model's", kind,
                               options.config.target, result.accuracy->sqnr_db),
                   "leave the nodes that make the error to the CPU (--exclude-nodes), or give another target");

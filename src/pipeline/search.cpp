@@ -33,6 +33,7 @@
 #include "pipeline/stages/open_and_deploy.h"
 #include "remedies/remedies.h"
 #include "run/comparison/outcome.h"
+#include "run/comparison/pairing.h"
 #include "run/context.h"
 #include "run/files/model_folder.h"
 #include "run/files/run_directory.h"
@@ -73,8 +74,8 @@ nlohmann::json identity_of(const SearchOptions& options) {
 constexpr double kWorthAModel = 0.02;
 constexpr int kRounds = 2;
 constexpr const char* kMoreTime = "give more";
-const double kFar = std::pow(10, -run::kCloseDb / 10);             // an error that is no longer close
-const double kUseless = std::pow(10, -remedies::kUselessDb / 10);  // an error that no mixture is tried for
+const double kFar = std::pow(10, -run::kCloseDb / 10);        // an error that is no longer close
+const double kUseless = std::pow(10, -run::kUselessDb / 10);  // an error that no mixture is tried for
 
 // Stages that come again for each model are told as one.
 std::vector<StageReport> by_name(std::vector<StageReport> stages) {

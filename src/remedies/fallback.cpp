@@ -21,6 +21,7 @@
 #include "graph/traits.h"
 #include "quantization/placement/value_kinds.h"
 #include "remedies/remedies.h"
+#include "run/comparison/pairing.h"
 #include "run/model/finish.h"
 
 namespace detent::remedies {
@@ -72,7 +73,7 @@ class Fallback : public Remedy {
         const auto usual = choices_;
         reach(choose(workload, kNone), is_of_use);
         // More multiplications in float than usual, where nothing less leaves results at all.
-        if (!all && macs_of(choices_) > kAutomatic.macs && reaches(usual, kUselessDb)) choices_ = usual;
+        if (!all && macs_of(choices_) > kAutomatic.macs && reaches(usual, run::kUselessDb)) choices_ = usual;
       }
     }
     assignment_ = assign_with(choices_);

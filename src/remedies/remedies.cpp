@@ -19,6 +19,7 @@
 #include "remedies/evaluator.h"
 #include "remedies/fallback.h"
 #include "remedies/weight_tuning.h"
+#include "run/comparison/pairing.h"
 #include "run/model/finish.h"
 
 namespace detent::remedies {
@@ -80,7 +81,7 @@ void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, c
 // Where neither float nor 16 bits are a way out, a model that gives other results than the float one is of no use.
 void refuse_useless(const Draft& draft, const QuantizeOptions& options) {
   const auto& target = config::target(options.config);
-  if (!target.all_operators || options.accuracy.target || draft.result.sqnr_db >= kUselessDb) return;
+  if (!target.all_operators || options.accuracy.target || draft.result.sqnr_db >= run::kUselessDb) return;
   if (options.accuracy.sensitivity != SensitivityMode::automatic) return;
   std::string worst;
   for (const auto& node : draft.worst_left) {

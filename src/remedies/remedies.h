@@ -92,9 +92,6 @@ inline constexpr Row kOfWrittenModels[] = {
     {"weights of products in float", config::tries_stored_weights, false, stored_products},
 };
 
-/// A result whose worst output is not this near to the float model's, in dB, is of no use.
-inline constexpr double kUselessDb = 6;
-
 /// Lets one remedy propose, judges the proposal, and keeps it where it is better. Whether it was kept.
 bool apply(Remedy& remedy, Draft& draft, Evaluator& evaluator);
 

@@ -14,7 +14,6 @@
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "onnx/packed_numbers.h"
-#include "onnx/retyped.h"
 #include "onnx/write.h"
 
 namespace detent::graph {

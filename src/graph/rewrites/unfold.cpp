@@ -17,7 +17,6 @@
 #include "graph/rewrites/rewrite.h"
 #include "onnx/bodies.h"
 #include "onnx/functions.h"
-#include "onnx/retyped.h"
 #include "onnx/write.h"
 
 namespace detent::graph {

@@ -13,7 +13,6 @@
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
-#include "onnx/retyped.h"
 #include "onnx/write.h"
 #include "quantization/emit/barriers.h"
 #include "quantization/floats/float_rules.h"

@@ -18,6 +18,9 @@
 
 namespace detent::run {
 
+/// A result whose worst output is not this near to the float model's, in dB, is of no use.
+inline constexpr double kUselessDb = 6;
+
 // Reasons why a quantized value differs from the float one, and the option that helps.
 
 /// The real values that the integers of a dequantized value reach: of the DequantizeLinear that makes it, when that has

@@ -68,7 +68,6 @@ std::string by_name_of(const fs::path& output, const fs::path& file, std::string
 // A made-up picture or sequence, where a model takes any: few cannot take the smaller one.
 constexpr Prover::Lengths kLengths[] = {{64, 16}, {224, 128}};
 constexpr data::MadeUp kSizes[] = {{0, 1}, {-2, 2}, {-1.0 / 256, 1.0 / 256, true}};
-constexpr double kUselessDb = 6;  // of the worst output
 
 double worst_db(const Prover::Pair& pair) {
   double worst = std::numeric_limits<double>::infinity();
