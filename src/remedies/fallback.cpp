@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -53,8 +54,9 @@ class Fallback : public Remedy {
     index_.emplace(model);
     // Where float is no way out, what errs may be any operator, as a logarithm of small values.
     const bool all = config::target(evaluator.options().config).all_operators;
-    const auto workload = workload_of(model, *index_, evaluator.static_types(draft), draft.assignment.placement,
-                                      draft.prepared.unseen, all);
+    auto workload = workload_of(model, *index_, evaluator.static_types(draft), draft.assignment.placement,
+                                draft.prepared.unseen, all);
+    if (accuracy().fallback == AccuracyFallback::float32) count_time(workload);
     if (accuracy().target) {
       if (!reach(choose(workload, kNone), [this](const auto& choices) { return is_reached(choices); }))
         throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
@@ -92,7 +94,9 @@ class Fallback : public Remedy {
     auto& result = draft.result;
     const bool in_float = accuracy().fallback == AccuracyFallback::float32;
     for (const auto& choice : choices_) {
-      const double macs = remedies::macs_of(draft.prepared.model, *index_, {choice.node, choice.macs});
+      const auto timed = macs_.find(choice.node);
+      const double share = timed == macs_.end() ? choice.macs : timed->second;
+      const double macs = remedies::macs_of(draft.prepared.model, *index_, {choice.node, share});
       (in_float ? result.float_nodes : result.wide_nodes)
           .push_back({draft.prepared.model.graph.nodes[choice.node].label(), choice.removed, macs});
     }
@@ -109,6 +113,16 @@ class Fallback : public Remedy {
     return bad_input(fmt::format("--accuracy-target: {} {}; the worst is {}", what, *accuracy().target,
                                  node_of(draft_->prepared.model, *index_, worst)),
                      fmt::format("lower the target, {}; --set sensitivity=report tells more", suggestion));
+  }
+
+  // A product with few multiplications may take long in float, with the conversions around it.
+  void count_time(Workload& workload) {
+    macs_.clear();
+    for (auto& product : workload.products) {
+      const auto added = draft_->prepared.added_in_float.find(draft_->prepared.model.graph.nodes[product.node].id());
+      if (added == draft_->prepared.added_in_float.end() || added->second <= product.macs) continue;
+      macs_[product.node] = std::exchange(product.macs, added->second);
+    }
   }
 
   std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits,
@@ -240,6 +254,7 @@ class Fallback : public Remedy {
   Evaluator* evaluator_ = nullptr;
   std::optional<graph::Index> index_;
   std::vector<FallbackChoice> choices_;
+  std::map<std::size_t, double> macs_;  // of products whose time costs more
   quantization::Assignment assignment_;
   TrialResult all_, chosen_;
 };

@@ -34,12 +34,12 @@ double removed_share(const PointErrors& before, const PointErrors& after, const 
 
 struct Candidate {
   std::size_t node = 0;
-  double macs = 0;  // share of the model's
+  double macs = 0;  // share of the model's, or of its time if that is more: what the choice costs
 };
 
 struct FallbackChoice {
   std::size_t node = 0;
-  double macs = 0;     // share of the model's
+  double macs = 0;     // as of a candidate
   double removed = 0;  // share of the error of the whole that goes with it, see removed_share()
 };
 

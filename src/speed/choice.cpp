@@ -40,16 +40,8 @@ class Choice {
   }
 
   FasterInFloat run() {
-    find_rates();
+    make_network();
     const bool size_decides = size_counts_ && in_float_ <= kTooShort && all_weights_ >= kWorthBytes;
-    for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      if (candidates_[n]) add_node(n);
-      if (candidates_[n] && keeps_layout(n)) tie_to_producer(n);
-    }
-    for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      for (const auto& value : nodes_[n].outputs()) add_value(value, vertex_of(static_cast<int>(n)));
-    }
-    for (const auto& input : subject_.model.graph.inputs) add_value(input.name, kFloat);
     const auto on_integers = cut_.source_side(kIntegers, kFloat);
     const bool worth_it = static_cast<double>(cut_.cost()) <= (1 - kLeastGain) * static_cast<double>(all_in_float_);
     auto chosen = candidates_;
@@ -58,12 +50,46 @@ class Choice {
       chosen[n] = candidates_[n] && on_integers[vertex(n)] && (worth_it || pays_alone(n));
       if (candidates_[n] && !chosen[n]) found.nodes.push_back(n);
     }
+    found.size_decides = size_decides;
     found.seconds = seconds_of(chosen);
     found.seconds_on_integers = seconds_of(candidates_);
+    found.seconds_in_float = seconds_of(std::vector<bool>(nodes_.size()));
+    found.added = added_to(chosen);
     return found;
   }
 
+  std::vector<double> added(const std::vector<std::size_t>& in_float) {
+    make_network();
+    auto chosen = candidates_;
+    for (const auto n : in_float) chosen[n] = false;
+    return added_to(std::move(chosen));
+  }
+
  private:
+  void make_network() {
+    find_rates();
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (candidates_[n]) add_node(n);
+      if (candidates_[n] && keeps_layout(n)) tie_to_producer(n);
+    }
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      for (const auto& value : nodes_[n].outputs()) add_value(value, vertex_of(static_cast<int>(n)));
+    }
+    for (const auto& input : subject_.model.graph.inputs) add_value(input.name, kFloat);
+  }
+
+  std::vector<double> added_to(std::vector<bool> chosen) const {
+    std::vector<double> added(nodes_.size());
+    const double before = seconds_of(chosen);
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (!chosen[n] || times_[n] == nullptr) continue;
+      chosen[n] = false;
+      added[n] = seconds_of(chosen) - before;
+      chosen[n] = true;
+    }
+    return added;
+  }
+
   /// What it takes with these nodes on integers.
   double seconds_of(const std::vector<bool>& on_integers) const {
     std::vector<bool> side(kFirst + nodes_.size() + values_.size());
@@ -248,6 +274,11 @@ class Choice {
 FasterInFloat faster_in_float(const TimedModel& subject, const std::vector<bool>& candidates, const TimesOf& times,
                               const SpeedGoal& goal) {
   return Choice(subject, candidates, times, goal).run();
+}
+
+std::vector<double> added_in_float(const TimedModel& subject, const std::vector<bool>& candidates,
+                                   const std::vector<std::size_t>& in_float, const TimesOf& times) {
+  return Choice(subject, candidates, times, {}).added(in_float);
 }
 
 namespace {

@@ -26,6 +26,9 @@ struct FasterInFloat {
   /// Predicted times of one sample, of the timed operators and the conversions between them, one thread.
   double seconds = 0;              // with these nodes in float
   double seconds_on_integers = 0;  // with all candidates on integers
+  double seconds_in_float = 0;     // with none
+  std::vector<double> added = {};  // by each node on integers, if it alone stayed in float as well; 0 for all others
+  bool size_decides = false;       // all operators together take less than can be told
 };
 
 /// Of the nodes that could compute on integers, those that are better left in float. The choice is the
@@ -34,6 +37,10 @@ struct FasterInFloat {
 /// `candidates` has a flag for each node.
 FasterInFloat faster_in_float(const TimedModel& subject, const std::vector<bool>& candidates, const TimesOf& times,
                               const SpeedGoal& goal);
+
+/// FasterInFloat::added of the choice that leaves `in_float` (ascending) in float.
+std::vector<double> added_in_float(const TimedModel& subject, const std::vector<bool>& candidates,
+                                   const std::vector<std::size_t>& in_float, const TimesOf& times);
 
 // Minimum cuts of networks: the cheapest way to tell two sides apart. Dinic 1970, "Algorithm for solution of a problem
 // of maximum flow in networks with power estimation".

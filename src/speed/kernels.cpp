@@ -253,11 +253,43 @@ nlohmann::json to_json(const KernelTimes& times) {
           {"into_blocks", microseconds(times.into_blocks)}, {"out_of_blocks", microseconds(times.out_of_blocks)}};
 }
 
+constexpr double kMostSeconds = 1e6;
+
 bool are_times(const KernelTimes& times) {
-  constexpr double kMostSeconds = 1e6;
   const auto all = {times.in_float,   times.in_integers, times.quantize,
                     times.dequantize, times.into_blocks, times.out_of_blocks};
   return std::all_of(all.begin(), all.end(), [](double time) { return time >= 0 && time <= kMostSeconds; });
+}
+
+std::string name_from_json(const nlohmann::json& entry) {
+  auto name = name_of_json(entry);
+  if (!name) throw nlohmann::json::type_error::create(302, "no name", &entry);
+  return std::move(*name);
+}
+
+ModelChoice choice_from_json(const nlohmann::json& row) {
+  const auto seconds = [](const nlohmann::json& time) { return kMicrosecond * time.get<double>(); };
+  ModelChoice choice{{}, seconds(row.at("time")), seconds(row.at("integers")), seconds(row.at("float"))};
+  for (const auto& entry : row.at("in_float")) choice.in_float.push_back(name_from_json(entry));
+  for (const auto& entry : row.at("added")) choice.added[name_from_json(entry.at(0))] = seconds(entry.at(1));
+  return choice;
+}
+
+nlohmann::json to_json(const ModelChoice& choice) {
+  auto names = nlohmann::json::array(), added = nlohmann::json::array();
+  for (const auto& node : choice.in_float) names.push_back(json_of_name(node));
+  for (const auto& [node, seconds] : choice.added) added.push_back({json_of_name(node), microseconds(seconds)});
+  return {{"time", microseconds(choice.seconds)},
+          {"integers", microseconds(choice.seconds_on_integers)},
+          {"float", microseconds(choice.seconds_in_float)},
+          {"in_float", std::move(names)},
+          {"added", std::move(added)}};
+}
+
+bool are_times(const ModelChoice& choice) {
+  const auto is_time = [](double time) { return time >= 0 && time <= kMostSeconds; };
+  return is_time(choice.seconds) && is_time(choice.seconds_on_integers) && is_time(choice.seconds_in_float) &&
+         std::all_of(choice.added.begin(), choice.added.end(), [&](const auto& node) { return is_time(node.second); });
 }
 
 // The processors as the kernel names them, each kind once: ARM's may be of several in one machine.
@@ -308,6 +340,18 @@ UniqueFd locked(const fs::path& file, const std::stop_token& stop) {
 
 }  // namespace
 
+std::string text_of(const ModelChoice& choice) { return json_text(to_json(choice)); }
+
+std::optional<ModelChoice> choice_of(const std::string& text) {
+  const auto json = parse_json(text);
+  if (!json) return std::nullopt;
+  try {
+    return choice_from_json(*json);
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
 KernelTable::KernelTable(std::optional<fs::path> file) : file_(std::move(file)) { read(); }
 
 void KernelTable::read() {
@@ -327,6 +371,12 @@ void KernelTable::read() {
       if (!are_times(times)) throw refused();
       times_.insert_or_assign(kernel, times);
     }
+    const auto models = json->value("models", nlohmann::json::object());
+    for (const auto& [model, row] : models.items()) {
+      auto choice = choice_from_json(row);
+      if (!are_times(choice)) throw refused();
+      choices_.insert_or_assign(model, std::move(choice));
+    }
   } catch (const nlohmann::json::exception&) {
     throw refused();
   }
@@ -337,9 +387,15 @@ const KernelTimes* KernelTable::find(const std::string& kernel) const {
   return found == times_.end() ? nullptr : &found->second;
 }
 
+const ModelChoice* KernelTable::find_choice(const std::string& model) const {
+  const auto found = choices_.find(model);
+  return found == choices_.end() ? nullptr : &found->second;
+}
+
 void KernelTable::save(const std::stop_token& stop) {
   // Rounded as in the file also where there is none: a decision is the same before and after.
   for (auto& [kernel, times] : times_) times = from_json(to_json(times));
+  for (auto& [model, choice] : choices_) choice = choice_from_json(to_json(choice));
   if (!file_) return;
   if (file_->has_parent_path()) {
     std::error_code ignored;
@@ -360,8 +416,10 @@ void KernelTable::write() {
   read();
   nlohmann::json kernels = nlohmann::json::object();
   for (const auto& [kernel, times] : times_) kernels[kernel] = to_json(times);
+  nlohmann::json content{{"format", kFormat}, {"kernels", kernels}};
+  for (const auto& [model, choice] : choices_) content["models"][model] = to_json(choice);
   AtomicFile out(*file_);
-  const std::string text = json_text(nlohmann::json{{"format", kFormat}, {"kernels", kernels}}, 1) + "\n";
+  const std::string text = json_text(content, 1) + "\n";
   out.write(std::as_bytes(std::span(text)));
   out.commit();
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "detent/config.h"
 #include "exec/session.h"
@@ -29,7 +30,23 @@ struct KernelTimes {
   double out_of_blocks = 0;
 };
 
-/// Times by operator: type, shapes and attributes as one line of text.
+/// Which nodes of a model stay in float, as whole models were timed; see run/model/speed_trials.h.
+struct ModelChoice {
+  std::vector<std::string> in_float;  // by Node::id()
+  double seconds = 0;                 // with these in float
+  double seconds_on_integers = 0;     // with none
+  double seconds_in_float = 0;        // with all
+  /// Seconds that each node on integers would add if it alone stayed in float as well, by Node::id(); none for nodes
+  /// that would add nothing.
+  std::map<std::string, double> added = {};
+};
+
+/// As JSON; times to the hundredth of a microsecond.
+std::string text_of(const ModelChoice& choice);
+/// Nothing where the text is none of text_of().
+std::optional<ModelChoice> choice_of(const std::string& text);
+
+/// Times by operator: type, shapes and attributes as one line of text; and what was chosen for whole models.
 class KernelTable {
  public:
   /// Reads the file. No such file, or no path: an empty table. Throws bad_input for a file that is none of detent's.
@@ -39,6 +56,10 @@ class KernelTable {
   const KernelTimes* find(const std::string& kernel) const;
   /// What is there stays as it is.
   void add(const std::string& kernel, const KernelTimes& times) { times_.try_emplace(kernel, times); }
+
+  /// Null: not in the table.
+  const ModelChoice* find_choice(const std::string& model) const;
+  void add_choice(const std::string& model, const ModelChoice& choice) { choices_.try_emplace(model, choice); }
 
   /// Adds what it holds to the file. What another process has added in the meantime wins, so that all decide alike.
   /// Throws usage when the file cannot be written, or another process holds it for ten seconds.
@@ -50,6 +71,7 @@ class KernelTable {
 
   std::optional<std::filesystem::path> file_;
   std::map<std::string, KernelTimes> times_;
+  std::map<std::string, ModelChoice> choices_;
 };
 
 /// The table of this machine and this version of ONNX Runtime, in $XDG_CACHE_HOME/detent or ~/.cache/detent. Unset:

@@ -242,3 +242,58 @@ def test_what_is_no_file_does_not_become_a_table(kind: str, case: tuple[Path, Pa
     assert str(table) in result.stderr
     assert elsewhere.exists() == (kind == "link")
     assert not (kind == "link" and elsewhere.read_text())
+
+
+def inverted_residuals(folder: Path) -> tuple[Path, Path]:
+    """Depthwise convolutions with HardSwish, which the runtime fuses in float, and their samples."""
+    random = np.random.default_rng(0)
+    nodes, weights, value, channels = [], [], "x", 3
+    for n, (to, size, group) in enumerate([(16, 3, 1), (48, 1, 1), (48, 3, 48), (24, 1, 1), (72, 1, 1), (72, 3, 72), (24, 1, 1)]):
+        shape = (to, channels // group, size, size)
+        weights.append(
+            onnx.numpy_helper.from_array(
+                (random.standard_normal(shape) / np.sqrt(shape[1] * size * size)).astype(np.float32), f"w{n}"
+            )
+        )
+        nodes.append(onnx.helper.make_node("Conv", [value, f"w{n}"], [f"c{n}"], pads=[size // 2] * 4, group=group))
+        nodes.append(onnx.helper.make_node("HardSwish", [f"c{n}"], [f"h{n}"]))
+        value, channels = f"h{n}", to
+    shapes = ["N", 3, 48, 48], ["N", 24, 48, 48]
+    infos = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in zip(["x", value], shapes, strict=True)]
+    model = folder / "inverted.onnx"
+    onnx.save(
+        onnx.helper.make_model(
+            onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:], weights),
+            opset_imports=[onnx.helper.make_opsetid("", 17)],
+            ir_version=8,
+        ),
+        model,
+    )
+    samples = [{"x": random.standard_normal((1, 3, 48, 48)).astype(np.float32)} for _ in range(4)]
+    return model, support.save_samples(folder / "data", samples)
+
+
+def test_whole_models_decide_and_are_remembered(tmp_path: Path) -> None:
+    model, data = inverted_residuals(tmp_path)
+    table = tmp_path / "table.json"
+    results = [quantize(model, tmp_path / f"{n}.onnx", data, table, "--bench") for n in range(2)]
+    [choice] = json.loads(table.read_text())["models"].values()
+    assert choice["time"] <= min(choice["float"], choice["integers"]) * 1.05  # size is worth a little
+    assert results[0]["faster_in_float"] == results[1]["faster_in_float"]
+    assert (tmp_path / "0.onnx").read_bytes() == (tmp_path / "1.onnx").read_bytes()
+    # Parts of HardSwish that stay in float are one operator again.
+    types = [node.op_type for node in onnx.load(tmp_path / "0.onnx").graph.node]
+    assert types.count("HardSigmoid") == 0
+
+
+def test_a_table_that_is_given_complete_decides_alone(tmp_path: Path) -> None:
+    model, data = inverted_residuals(tmp_path)
+    table = tmp_path / "table.json"
+    quantize(model, tmp_path / "0.onnx", data, table, "--bench")
+    content = json.loads(table.read_text())
+    del content["models"]
+    for row in content["kernels"].values():
+        row.update({"float": 1000.0, "integers": 1.0})
+    table.write_text(json.dumps(content))
+    assert not quantize(model, tmp_path / "1.onnx", data, table, "--bench")["faster_in_float"]
+    assert "models" not in json.loads(table.read_text())

@@ -243,6 +243,89 @@ Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types) {
 
 namespace {
 
+constexpr float kAlphaOfSwish = 1.0F / 6, kBetaOfSwish = 0.5F;
+constexpr std::int64_t kOpsetOfHardSwish = 14;
+
+bool is_gate_of_swish(const onnx::Node& node) {
+  if (!node.is("HardSigmoid")) return false;
+  const auto* alpha = node.attribute("alpha");
+  const auto* beta = node.attribute("beta");
+  return alpha != nullptr && is_near(alpha->as_float(), kAlphaOfSwish) &&
+         (beta == nullptr || is_near(beta->as_float(), kBetaOfSwish));
+}
+
+}  // namespace
+
+Notes take_hard_swishes_apart(onnx::Model& model, ValueTypes& types) {
+  Index index(model);
+  std::vector<onnx::Node> nodes;
+  std::size_t found = 0;
+  for (auto& node : model.graph.nodes) {
+    const auto type = node.is("HardSwish") ? types.find(node.inputs().front()) : types.end();
+    if (type == types.end() || type->second.type != onnx::DataType::float32) {
+      nodes.push_back(std::move(node));
+      continue;
+    }
+    const auto value = node.inputs().front(), output = node.outputs().front();
+    const auto gate = index.fresh_name(output + "_gate");
+    types[gate] = type->second;
+    const auto body = node.body();
+    for (auto& made : {onnx::Node("HardSigmoid", gate, {value}, {gate},
+                                  {onnx::Attribute::of_float("alpha", kAlphaOfSwish),
+                                   onnx::Attribute::of_float("beta", kBetaOfSwish)}),
+                       onnx::Node("Mul", node.name(), {value, gate}, {output})}) {
+      nodes.push_back(made);
+      nodes.back().set_body(body);
+    }
+    ++found;
+  }
+  model.graph.nodes = std::move(nodes);
+  if (found == 0) return {};
+  return {count_with_noun(found, "HardSwish") + " became a product with HardSigmoid"};
+}
+
+void compose_hard_swishes(onnx::Model& model) {
+  if (model.opset() < kOpsetOfHardSwish) return;
+  const Index index(model);
+  auto& nodes = model.graph.nodes;
+  std::vector<bool> removed(nodes.size());
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (!is_gate_of_swish(nodes[n])) continue;
+    const auto value = nodes[n].inputs().front(), gate = nodes[n].outputs().front();
+    const int reader = only_reader(index, gate);
+    if (reader == kNone) continue;
+    auto& product = nodes[static_cast<std::size_t>(reader)];
+    const auto& read = product.inputs();
+    if (!product.is("Mul") || product.body() != nodes[n].body() || (read[0] != value && read[1] != value)) continue;
+    onnx::Node swish("HardSwish", product.name(), {value}, {product.outputs().front()});
+    swish.set_body(product.body());
+    product = std::move(swish);
+    removed[n] = true;
+  }
+  remove_nodes(model, removed);
+}
+
+Notes uniform_prelus(onnx::Model& model) {
+  const Index index(model);
+  std::size_t found = 0;
+  for (auto& node : model.graph.nodes) {
+    const auto* slope = node.is("PRelu") ? float32_constant(model, index, node, 1) : nullptr;
+    if (slope == nullptr || slope->count() == 0) continue;
+    const auto slopes = floats_of(*slope);
+    if (std::any_of(slopes.begin(), slopes.end(), [&](float v) { return v != slopes.front(); })) continue;
+    onnx::Node leaky("LeakyRelu", node.name(), {node.inputs().front()}, {node.outputs().front()},
+                     {onnx::Attribute::of_float("alpha", slopes.front())});
+    leaky.set_body(node.body());
+    node = std::move(leaky);
+    ++found;
+  }
+  if (found == 0) return {};
+  drop_unused_initializers(model);
+  return {count_with_noun(found, "PRelu") + " with one slope for all channels became LeakyRelu"};
+}
+
+namespace {
+
 using Dims = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 

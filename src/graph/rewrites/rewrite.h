@@ -112,6 +112,14 @@ Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& s
 /// Clip(x + 3, 0, 6) / 6 becomes HardSigmoid, also where x is multiplied with it before it is divided.
 Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types);
 
+/// HardSwish becomes x * HardSigmoid(x), which there are kernels on integers for.
+Notes take_hard_swishes_apart(onnx::Model& model, ValueTypes& types);
+/// The way back, where nothing came between both: one operator, which the runtime fuses with a convolution before it.
+void compose_hard_swishes(onnx::Model& model);
+
+/// PRelu with one slope for all channels becomes LeakyRelu.
+Notes uniform_prelus(onnx::Model& model);
+
 inline constexpr std::int64_t kOldestOpset = 7;
 inline constexpr std::int64_t kUpgradedOpset = 13;
 /// Brings a model of opset 7 or later to opset `to`, 13 to 25: 13 is the first with per-axis QuantizeLinear, 21 the

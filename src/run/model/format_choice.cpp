@@ -23,7 +23,9 @@
 #include "quantization/placement/selection.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
+#include "run/comparison/latency.h"
 #include "run/files/outputs.h"
+#include "run/model/speed_trials.h"
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"
 #include "speed/choice.h"
@@ -164,39 +166,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char *kNodes = "nodes", *kSeconds = "seconds", *kOnIntegers = "seconds_on_integers";
+using Decision = speed::ModelChoice;
 
-struct Decision {
-  std::vector<std::string> in_float;
-  double seconds = 0, seconds_on_integers = 0;  // as speed::FasterInFloat
-};
+constexpr const char* kChoice = "choice";
 
 // What an interrupted run decided: the table may have been removed since.
 std::optional<Decision> decided(const fs::path& file) {
   if (!paths::exists(file)) return std::nullopt;
   const auto json = parse_sealed_json(read_small_file(file, "the choice"));
-  if (!json || !json->contains(kNodes)) return std::nullopt;
-  Decision decision;
-  for (const auto& entry : json->at(kNodes)) {
-    auto name = name_of_json(entry);
-    if (!name) return std::nullopt;
-    decision.in_float.push_back(std::move(*name));
-  }
-  const auto number = [&](const char* name) {
-    const auto found = json->find(name);
-    return found != json->end() && found->is_number() ? found->get<double>() : 0;
-  };
-  decision.seconds = number(kSeconds);
-  decision.seconds_on_integers = number(kOnIntegers);
-  return decision;
+  if (!json || !json->contains(kChoice) || !json->at(kChoice).is_string()) return std::nullopt;
+  return speed::choice_of(json->at(kChoice).get<std::string>());
 }
 
-void remember(const fs::path& file, const Decision& decision) {
+void remember(const fs::path& file, const std::string& decision) {
   AtomicFile out(file);
-  auto names = nlohmann::json::array();
-  for (const auto& node : decision.in_float) names.push_back(json_of_name(node));
-  const std::string text =
-      sealed_json_text({{kNodes, names}, {kSeconds, decision.seconds}, {kOnIntegers, decision.seconds_on_integers}});
+  const std::string text = sealed_json_text({{kChoice, decision}});
   out.write(std::as_bytes(std::span(text)));
   out.commit();
 }
@@ -209,35 +193,108 @@ std::vector<bool> recurrent(const speed::TimedModel& subject) {
   return flags;
 }
 
-Decision choose(const speed::TimedModel& subject, const std::vector<bool>& candidates, const QuantizeOptions& options,
-                const exec::Runtime& runtime, const fs::path& scratch, std::vector<std::string>& notes) {
-  auto table = open_kernel_table(options.kernel_table, runtime.version(), notes);
-  const auto& nodes = subject.model.graph.nodes;
-  std::vector<std::string> kernels(nodes.size());
-  bool complete = true;
-  const auto layers = recurrent(subject);
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (candidates[n] || layers[n]) kernels[n] = speed::kernel_table_key(subject, n);
-    if (candidates[n] && kernels[n].empty()) kernels[n] = speed::lookup_key(subject, n);
-    if (kernels[n].empty() || table.find(kernels[n]) != nullptr) continue;
-    complete = false;
-    table.add(kernels[n], speed::time_kernel(subject, n, runtime, scratch, options.stop));
-    if (options.progress) options.progress("kernels", n + 1, nodes.size());
-  }
-  const bool any = std::any_of(kernels.begin(), kernels.end(), [](const auto& kernel) { return !kernel.empty(); });
-  if (!any) notes.emplace_back("operators were not timed: without samples, shapes are not known");
-  if (!complete) save_kernel_table(table, options.kernel_table, options.stop, notes);
-  const auto faster = speed::faster_in_float(subject, candidates, [&](std::size_t i) { return table.find(kernels[i]); },
-                                             {options.optimize_for, options.size_worth});
-  Decision decision{{}, faster.seconds, faster.seconds_on_integers};
-  for (const auto n : faster.nodes) decision.in_float.push_back(nodes[n].id());
-  // An LSTM quantizes what it reads itself, so that its choice depends on no other.
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    const auto* times = layers[n] ? table.find(kernels[n]) : nullptr;
-    if (times != nullptr && times->in_integers >= times->in_float) decision.in_float.push_back(nodes[n].id());
-  }
-  return decision;
+// A run of one model counts for more than what its operators take alone. The times of another machine, which the user
+// gives, are taken as they are.
+bool tries_models(const QuantizeOptions& options, bool table_is_complete, data::SampleSource* source) {
+  return options.bench && source != nullptr && (!options.kernel_table || !table_is_complete);
 }
+
+std::vector<std::vector<data::Array>> one_sample(data::SampleSource& source) {
+  source.rewind();
+  auto samples = first_samples(source, 1);
+  source.rewind();
+  return samples;
+}
+
+std::map<std::string, double> shares_of_time(const Decision& decision) {
+  auto shares = decision.added;
+  for (auto& [node, share] : shares) share /= std::max(decision.seconds, 1e-9);
+  return shares;
+}
+
+class ChoiceBySpeed {
+ public:
+  ChoiceBySpeed(const Prepared& prepared, const speed::TimedModel& subject, const std::vector<bool>& candidates,
+                const QuantizeOptions& options, const exec::Runtime& runtime, data::SampleSource* source,
+                const fs::path& scratch, std::vector<std::string>& notes)
+      : prepared_(prepared),
+        subject_(subject),
+        nodes_(subject.model.graph.nodes),
+        candidates_(candidates),
+        layers_(recurrent(subject)),
+        options_(options),
+        runtime_(runtime),
+        source_(source),
+        scratch_(scratch),
+        notes_(notes),
+        table_(open_kernel_table(options.kernel_table, runtime.version(), notes)),
+        kernels_(nodes_.size()) {}
+
+  Decision run() {
+    time_operators();
+    auto decision = decide();
+    // An LSTM quantizes what it reads itself, so that its choice depends on no other.
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      const auto* times = layers_[n] ? table_.find(kernels_[n]) : nullptr;
+      if (times != nullptr && times->in_integers >= times->in_float) decision.in_float.push_back(nodes_[n].id());
+    }
+    return decision;
+  }
+
+ private:
+  void time_operators() {
+    bool any = false;
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (candidates_[n] || layers_[n]) kernels_[n] = speed::kernel_table_key(subject_, n);
+      if (candidates_[n] && kernels_[n].empty()) kernels_[n] = speed::lookup_key(subject_, n);
+      any = any || !kernels_[n].empty();
+      if (kernels_[n].empty() || table_.find(kernels_[n]) != nullptr) continue;
+      is_complete_ = false;
+      table_.add(kernels_[n], speed::time_kernel(subject_, n, runtime_, scratch_, options_.stop));
+      if (options_.progress) options_.progress("kernels", n + 1, nodes_.size());
+    }
+    if (!any) notes_.emplace_back("operators were not timed: without samples, shapes are not known");
+    if (!is_complete_) save_kernel_table(table_, options_.kernel_table, options_.stop, notes_);
+  }
+
+  Decision decide() {
+    const speed::SpeedGoal goal{options_.optimize_for, options_.size_worth};
+    const speed::TimesOf times = [&](std::size_t i) { return table_.find(kernels_[i]); };
+    const auto key = key_of_choice(subject_, candidates_, kernels_, goal);
+    if (const auto* known = table_.find_choice(key)) return *known;
+    auto faster = speed::faster_in_float(subject_, candidates_, times, goal);
+    const bool tries = !faster.size_decides && faster.seconds > 0 && tries_models(options_, is_complete_, source_);
+    if (tries) {
+      const auto samples = one_sample(*source_);
+      faster = choose_by_trials({prepared_, subject_, candidates_, options_, runtime_, samples, scratch_}, times, goal);
+    }
+    Decision decision{{}, faster.seconds, faster.seconds_on_integers, faster.seconds_in_float};
+    for (const auto n : faster.nodes) decision.in_float.push_back(nodes_[n].id());
+    for (std::size_t n = 0; n < nodes_.size(); ++n) {
+      if (faster.added[n] > 0) decision.added[nodes_[n].id()] = faster.added[n];
+    }
+    if (tries) {
+      table_.add_choice(key, decision);
+      save_kernel_table(table_, options_.kernel_table, options_.stop, notes_);
+      if (const auto* kept = table_.find_choice(key)) return *kept;  // another process may have been first
+    }
+    return decision;
+  }
+
+  const Prepared& prepared_;
+  const speed::TimedModel& subject_;
+  const std::vector<onnx::Node>& nodes_;
+  const std::vector<bool>& candidates_;
+  const std::vector<bool> layers_;
+  const QuantizeOptions& options_;
+  const exec::Runtime& runtime_;
+  data::SampleSource* source_;
+  const fs::path& scratch_;
+  std::vector<std::string>& notes_;
+  speed::KernelTable table_;
+  std::vector<std::string> kernels_;
+  bool is_complete_ = true;
+};
 
 // What stays in float of the products that could be integers.
 struct LeftProducts {
@@ -334,17 +391,21 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   const auto file = directory / "faster-in-float.json";
   if (options.resources.ranks != nullptr)
     options.resources.ranks->barrier(options.stop);  // so that none disturbs rank 0
-  Decision decision;
+  std::string text;
   if (auto earlier = decided(file)) {
-    decision = std::move(*earlier);
+    text = speed::text_of(*earlier);
   } else if (shim::rank_of(options.resources.ranks) == 0) {
     const auto types =
         source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
-    decision = choose({prepared.model, index, types, options.config}, placement.selected, options, runtime, scratch,
-                      choice.notes);
-    remember(file, decision);
+    text = speed::text_of(ChoiceBySpeed(prepared, {prepared.model, index, types, options.config}, placement.selected,
+                                        options, runtime, source, scratch, choice.notes)
+                              .run());
+    remember(file, text);
   }
-  choice.in_float = shim::broadcast_names(options.resources.ranks, std::move(decision.in_float), options.stop);
+  const auto told = shim::broadcast_names(options.resources.ranks, {text}, options.stop);
+  const auto decision = speed::choice_of(told.front()).value();
+  choice.in_float = decision.in_float;
+  prepared.added_in_float = shares_of_time(decision);
   const auto left =
       left_products(prepared, placement, index, std::set<std::string>(choice.in_float.begin(), choice.in_float.end()));
   if (left.count > 0) choice.notes.push_back(note_of(left, decision, options));

@@ -63,7 +63,11 @@ void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store)
   append(notes, graph::remove_neutral_arithmetic(model, types));
   append(notes, graph::plain_gemms(model, store));
   append(notes, graph::fold_after_products(model, types, store));
-  if (gates) append(notes, graph::compose_hard_sigmoids(model, types));
+  append(notes, graph::uniform_prelus(model));
+  if (gates) {
+    append(notes, graph::compose_hard_sigmoids(model, types));
+    append(notes, graph::take_hard_swishes_apart(model, types));
+  }
   append(notes, graph::fold_before_products(model, types, store));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct Prepared {
   std::vector<std::string> notes;
   /// Nodes by Node::id() that stay in float whatever the accuracy, unless the user names what is quantized.
   std::set<std::string> in_float = {};
+  /// By Node::id(): the share of the model's time that a node on integers would add if it alone stayed in float as
+  /// well. Only where speed on this machine counts.
+  std::map<std::string, double> added_in_float = {};
   /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
   std::set<std::string> unseen = {};
   /// Values that hold infinite numbers by the model's make: they stay in float.

@@ -1,0 +1,38 @@
+// Choices between float and integers, tried as whole models: the runtime fuses operators and changes layouts between
+// them, which times of single operators do not show.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/sample.h"
+#include "detent/quantize.h"
+#include "exec/session.h"
+#include "run/model/prepare.h"
+#include "speed/choice.h"
+
+namespace detent::run {
+
+struct SpeedTrials {
+  const Prepared& prepared;
+  const speed::TimedModel& subject;     // the prepared model with static shapes
+  const std::vector<bool>& candidates;  // a flag for each node
+  const QuantizeOptions& options;
+  const exec::Runtime& runtime;
+  const std::vector<std::vector<data::Array>>& samples;  // that the models run on
+  const std::filesystem::path& scratch;                  // for working files
+};
+
+/// Times the model in float, on integers, and as the times of single operators say (`times`, null where one is not
+/// known); what operators and conversions took there corrects these times, and the choice is made again, at most three
+/// times. Returns the fastest of all that were tried, by the sum of the shortest times of the kernels on one thread;
+/// ranges of activations are made up. Throws what Session throws.
+speed::FasterInFloat choose_by_trials(const SpeedTrials& trials, const speed::TimesOf& times,
+                                      const speed::SpeedGoal& goal);
+
+/// Names what the choice depends on: operators, shapes and options, not the values of weights.
+std::string key_of_choice(const speed::TimedModel& subject, const std::vector<bool>& candidates,
+                          const std::vector<std::string>& kernels, const speed::SpeedGoal& goal);
+
+}  // namespace detent::run
