@@ -37,6 +37,10 @@ bool always(const Recipe&) { return true; }
 bool with_samples(const Recipe& r) { return r.has_samples; }
 bool with_prepared_output(const Recipe& r) { return r.options.prepared_output.has_value(); }
 bool by_speed(const Recipe& r) { return config::chooses_by_speed(r.options); }
+bool any_form(const Recipe& r) {
+  return by_speed(r) && r.options.format.empty() && config::may_tune(r.options) && r.target->is_ort_cpu &&
+         r.options.config.quant_format == QuantFormat::qdq;
+}
 bool report_of_samples(const Recipe& r) { return r.reports && r.has_samples; }
 bool on_integers(const Recipe& r) { return r.result != kMixed || mixes_integers(r); }
 bool under_budget(const Recipe& r) { return on_integers(r) && r.has_samples && r.options.resources.memory_budget; }
@@ -97,6 +101,7 @@ constexpr Stage kStages[] = {
     {"share out blocks", kBlocks, always, call_on_blocks<&BlockWork::share_out>, nullptr, quantization_matmul_nbits},
     {"leave the rest to rank 0", kBlocks, always, leave_rest_to_first, nullptr, quantization_matmul_nbits},
     {"leave the rest to rank 0", kIntegers, always, leave_rest_to_first},
+    {"try dynamic scales", kIntegers, any_form, try_dynamic_scales},
     {"emit dynamic operators", kDynamic, always, emit_dynamic, predict_dynamic, quantization_dynamic},
     {"emit block floats", kBlockFloats, always, emit_block_floats, predict_block_floats, quantization_static},
     {"emit blocks", kBlocks, always, call_on_blocks<&BlockWork::emit>, predict_blocks, quantization_matmul_nbits},

@@ -42,6 +42,7 @@ constexpr std::size_t kMostRemovals = 7;
 // where none ends with a logarithm), if that makes at least this of their error (6 dB).
 constexpr double kFarError = 1e-3, kOfUseError = 1e-2;
 constexpr double kOfFrontEnd = 0.75;
+constexpr double kNearlyFloat = 0.97;  // of the float model's time
 // And so much may it grow again (0.5 dB) with a part of them in integers, if the results are farther still.
 constexpr double kMayGrow = 1.12;
 
@@ -63,6 +64,7 @@ class Fallback : public Remedy {
     } else {
       auto limits = kAutomatic;
       limits.macs *= 1 - workload.others;  // of those that are left: speed may have left many in float
+      limits.macs = std::min(limits.macs, spare_time());
       choices_ = choose(workload, limits);
       add_front_ends(workload, limits);
       const auto reaches = [this](const auto& choices, double db) {
@@ -113,6 +115,15 @@ class Fallback : public Remedy {
     return bad_input(fmt::format("--accuracy-target: {} {}; the worst is {}", what, *accuracy().target,
                                  node_of(draft_->prepared.model, *index_, worst)),
                      fmt::format("lower the target, {}; --set sensitivity=report tells more", suggestion));
+  }
+
+  // The share of the model's time that float may add before it is as slow as the float model. What is of no use without
+  // may be that slow.
+  double spare_time() const {
+    const auto& times = draft_->prepared.times;
+    if (times.chosen <= 0 || worst_error_of(evaluator_->judged(*draft_)) > kOfUseError)
+      return std::numeric_limits<double>::infinity();
+    return std::max(0.0, kNearlyFloat * times.in_float / times.chosen - 1);
   }
 
   // A product with few multiplications may take long in float, with the conversions around it.

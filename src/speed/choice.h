@@ -27,6 +27,7 @@ struct FasterInFloat {
   double seconds = 0;              // with these nodes in float
   double seconds_on_integers = 0;  // with all candidates on integers
   double seconds_in_float = 0;     // with none
+  double seconds_dynamic = 0;      // with scales that are found while the model runs; 0: not timed
   std::vector<double> added = {};  // by each node on integers, if it alone stayed in float as well; 0 for all others
   bool size_decides = false;       // all operators together take less than can be told
 };

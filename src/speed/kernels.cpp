@@ -269,7 +269,8 @@ std::string name_from_json(const nlohmann::json& entry) {
 
 ModelChoice choice_from_json(const nlohmann::json& row) {
   const auto seconds = [](const nlohmann::json& time) { return kMicrosecond * time.get<double>(); };
-  ModelChoice choice{{}, seconds(row.at("time")), seconds(row.at("integers")), seconds(row.at("float"))};
+  ModelChoice choice{
+      {}, seconds(row.at("time")), seconds(row.at("integers")), seconds(row.at("float")), seconds(row.at("dynamic"))};
   for (const auto& entry : row.at("in_float")) choice.in_float.push_back(name_from_json(entry));
   for (const auto& entry : row.at("added")) choice.added[name_from_json(entry.at(0))] = seconds(entry.at(1));
   return choice;
@@ -282,6 +283,7 @@ nlohmann::json to_json(const ModelChoice& choice) {
   return {{"time", microseconds(choice.seconds)},
           {"integers", microseconds(choice.seconds_on_integers)},
           {"float", microseconds(choice.seconds_in_float)},
+          {"dynamic", microseconds(choice.seconds_dynamic)},
           {"in_float", std::move(names)},
           {"added", std::move(added)}};
 }
@@ -289,6 +291,7 @@ nlohmann::json to_json(const ModelChoice& choice) {
 bool are_times(const ModelChoice& choice) {
   const auto is_time = [](double time) { return time >= 0 && time <= kMostSeconds; };
   return is_time(choice.seconds) && is_time(choice.seconds_on_integers) && is_time(choice.seconds_in_float) &&
+         is_time(choice.seconds_dynamic) &&
          std::all_of(choice.added.begin(), choice.added.end(), [&](const auto& node) { return is_time(node.second); });
 }
 

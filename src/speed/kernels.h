@@ -36,6 +36,7 @@ struct ModelChoice {
   double seconds = 0;                 // with these in float
   double seconds_on_integers = 0;     // with none
   double seconds_in_float = 0;        // with all
+  double seconds_dynamic = 0;         // with scales that are found while the model runs; 0: not timed
   /// Seconds that each node on integers would add if it alone stayed in float as well, by Node::id(); none for nodes
   /// that would add nothing.
   std::map<std::string, double> added = {};

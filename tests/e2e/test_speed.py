@@ -297,3 +297,35 @@ def test_a_table_that_is_given_complete_decides_alone(tmp_path: Path) -> None:
     table.write_text(json.dumps(content))
     assert not quantize(model, tmp_path / "1.onnx", data, table, "--bench")["faster_in_float"]
     assert "models" not in json.loads(table.read_text())
+
+
+def test_dynamic_scales_are_taken_where_they_are_faster(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    weights = [
+        onnx.numpy_helper.from_array((random.standard_normal((256, 256)) / 16).astype(np.float32), f"w{n}") for n in range(2)
+    ]
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w0"], ["a"]), onnx.helper.make_node("Tanh", ["a"], ["b"])]
+    nodes.append(onnx.helper.make_node("MatMul", ["b", "w1"], ["y"]))
+    infos = [onnx.helper.make_tensor_value_info(name, 1, ["N", 64, 256]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:], weights)
+    model, table = tmp_path / "model.onnx", tmp_path / "table.json"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), model)
+    data = support.save_samples(
+        tmp_path / "data", [{"x": random.standard_normal((1, 64, 256)).astype(np.float32)} for _ in range(8)]
+    )
+
+    def types(*options: object, **times: float) -> set[str]:
+        """Of the result where whole models took these times."""
+        if times:
+            content = json.loads(table.read_text())
+            [choice] = content["models"].values()
+            choice.update({"time": 1000.0, "float": 2000.0, "integers": 1000.0, "in_float": [], "added": []} | times)
+            table.write_text(json.dumps(content))
+        given = ["--calibration-data", data, "--set", f"kernel-table={table}", "--bench", *options]
+        support.detent("quantize", model, "-o", tmp_path / "q.onnx", "--preset", "balanced", "--optimize-for", "latency", *given)
+        return {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+
+    types()
+    assert "DynamicQuantizeLinear" in types(dynamic=500.0)
+    assert "DynamicQuantizeLinear" not in types("--format", "int8")
+    assert "DynamicQuantizeLinear" not in types(dynamic=1100.0)

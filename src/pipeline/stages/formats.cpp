@@ -24,6 +24,7 @@
 #include "quantization/placement/placement.h"
 #include "quantization/weight_operators.h"
 #include "remedies/remedies.h"
+#include "run/comparison/outcome.h"
 #include "run/comparison/pairing.h"
 #include "run/model/finish.h"
 #include "run/model/format_choice.h"
@@ -67,26 +68,79 @@ void mark_shared_weight_shapes(run::Prepared& prepared, const quantization::Plac
 
 }  // namespace
 
-void emit_dynamic(Run& run) {
-  const auto& config = run.options.config;
-  auto& model = run.prepared.model;
-  auto placement = quantization::place_dynamic(model, config, run.prepared.transposed);
-  run.note(placement.notes);
+namespace {
+
+onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::Prepared& prepared,
+                         QuantizeResult& told) {
+  const auto note = [&](const auto& notes) { told.notes.insert(told.notes.end(), notes.begin(), notes.end()); };
+  auto& model = prepared.model;
+  auto placement = quantization::place_dynamic(model, config, prepared.transposed);
+  note(placement.notes);
   quantization::Proposals proposals;
-  proposals.constants = quantization::scan_weights(model, placement.weights, run.options.allow_nonfinite);
-  run.note(placement.weights.notes);
+  proposals.constants = quantization::scan_weights(model, placement.weights, allow_nonfinite);
+  note(placement.weights.notes);
   const auto assignment = quantization::assign(model, placement.weights, proposals, config);
-  run.note(assignment.notes);
-  mark_shared_weight_shapes(run.prepared, placement.weights);
-  run.model = quantization::emit_dynamic(std::move(model), placement, assignment.values);
-  run.note(run::store_weights(placement.stored, run.model));
-  run.result.nodes_quantized = placement.nodes.size() + placement.stored.size();
-  run.result.nodes_in_float = placement.in_float;
-  graph::deduplicate_constants(run.model, run.prepared.shapes_stored_once, true);
-  graph::recompute_constants_at_load(run.model, run.prepared.folded);
-  run.result.notes.emplace_back(
+  note(assignment.notes);
+  mark_shared_weight_shapes(prepared, placement.weights);
+  auto made = quantization::emit_dynamic(std::move(model), placement, assignment.values);
+  note(run::store_weights(placement.stored, made));
+  told.nodes_quantized = placement.nodes.size() + placement.stored.size();
+  told.nodes_in_float = placement.in_float;
+  graph::deduplicate_constants(made, prepared.shapes_stored_once, true);
+  graph::recompute_constants_at_load(made, prepared.folded);
+  told.notes.emplace_back(
       "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
       "--weights-only with 8 bits does not depend on the batch");
+  return made;
+}
+
+}  // namespace
+
+void emit_dynamic(Run& run) {
+  run.model = dynamic_form(run.options.config, run.options.allow_nonfinite, run.prepared, run.result);
+}
+
+namespace {
+
+// Forms that are no slower than float count where fixed scales leave the results farther away than run::kCloseDb.
+constexpr double kSameTime = 1.03, kFaster = 0.97;
+constexpr double kCloseEnoughDb = 30;  // for a faster form
+constexpr double kAsCloseDb = 1;       // that a faster form may lose
+
+}  // namespace
+
+void try_dynamic_scales(Run& run) {
+  auto& work = *run.integers;
+  const auto& times = work.draft.prepared.times;
+  if (!work.measured || !work.evaluator || !run.result.accuracy || times.dynamic <= 0) return;
+  const double fixed_db = run.result.accuracy->sqnr_db;
+  const bool is_faster = times.dynamic <= kFaster * times.chosen;
+  const bool is_instead = fixed_db < run::kCloseDb && times.dynamic <= kSameTime * times.in_float;
+  if (!is_faster && !is_instead) return;
+  const auto scope = run.profiler.scope(run::kSensitivityStage);
+  auto config = run.options.config;
+  config.activations = Activations::dynamic;
+  auto prepared = work.draft.prepared;
+  QuantizeResult told;
+  auto model = dynamic_form(config, run.options.allow_nonfinite, prepared, told);
+  const double dynamic_db = work.evaluator->deployed(model).sqnr_db;
+  if (!(is_faster && dynamic_db >= std::min(fixed_db - kAsCloseDb, kCloseEnoughDb)) &&
+      !(is_instead && dynamic_db >= run::kCloseDb))
+    return;
+  run.result.notes.push_back(
+      fmt::format("scales of activations are found while the model runs: {:.1f} dB and {:.3g} ms, with fixed scales "
+                  "{:.1f} dB and {:.3g} ms; --format int8 keeps these",
+                  dynamic_db, 1e3 * times.dynamic, fixed_db, 1e3 * times.chosen));
+  run.note(told.notes);
+  run.result.nodes_quantized = told.nodes_quantized;
+  run.result.nodes_in_float = told.nodes_in_float;
+  run.result.activations.clear();
+  run.result.layers.clear();
+  run.result.accuracy.emplace().sqnr_db = dynamic_db;
+  work.draft.emitted->model = std::move(model);
+  work.draft.emitted->provenance = {};
+  work.is_dynamic = true;
+  count_integers(run, work.draft.emitted->model);
 }
 
 namespace {

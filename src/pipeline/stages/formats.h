@@ -18,6 +18,10 @@ void emit_block_floats(Run& run);
 /// Run::model with integer weights, and operators that find the scales of what they read.
 void emit_dynamic(Run& run);
 
+/// Puts them in the place of integers with fixed scales where the results of these are far from the float model's, or
+/// where this machine runs the other form faster and it is as close.
+void try_dynamic_scales(Run& run);
+
 // Several formats in one model.
 
 /// Whether nodes get integers whose scales come from samples. Then all nodes that can have them are calibrated,

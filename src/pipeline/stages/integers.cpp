@@ -361,7 +361,7 @@ void take_deployed(Run& run, const run::DeployedFidelity& found) {
 // Recurrent layers were chosen as deployed, and no trial has them.
 bool is_computed_otherwise(const Run& run) {
   const auto& work = *run.integers;
-  return work.lost_db > kOtherwise && run.recipe.target->is_ort_cpu &&
+  return !work.is_dynamic && work.lost_db > kOtherwise && run.recipe.target->is_ort_cpu &&
          !run::changes_recurrent(work.draft.prepared, run.options.config);
 }
 

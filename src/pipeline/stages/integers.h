@@ -28,6 +28,7 @@ struct IntegerWork {
   bool measures_if_needed = true;  // false: the memory budget leaves no room for it
   bool tunes_if_needed = true;     // the same
   bool stores_if_harmless = true;  // the same
+  bool is_dynamic = false;         // what is written has no fixed scales, see try_dynamic_scales()
   double lost_db = 0;              // by the deployed model beside what was measured to choose it
 };
 

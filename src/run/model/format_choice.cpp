@@ -268,7 +268,7 @@ class ChoiceBySpeed {
       const auto samples = one_sample(*source_);
       faster = choose_by_trials({prepared_, subject_, candidates_, options_, runtime_, samples, scratch_}, times, goal);
     }
-    Decision decision{{}, faster.seconds, faster.seconds_on_integers, faster.seconds_in_float};
+    Decision decision{{}, faster.seconds, faster.seconds_on_integers, faster.seconds_in_float, faster.seconds_dynamic};
     for (const auto n : faster.nodes) decision.in_float.push_back(nodes_[n].id());
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (faster.added[n] > 0) decision.added[nodes_[n].id()] = faster.added[n];
@@ -406,6 +406,7 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   const auto decision = speed::choice_of(told.front()).value();
   choice.in_float = decision.in_float;
   prepared.added_in_float = shares_of_time(decision);
+  prepared.times = {decision.seconds, decision.seconds_in_float, decision.seconds_dynamic};
   const auto left =
       left_products(prepared, placement, index, std::set<std::string>(choice.in_float.begin(), choice.in_float.end()));
   if (left.count > 0) choice.notes.push_back(note_of(left, decision, options));

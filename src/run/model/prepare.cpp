@@ -67,6 +67,7 @@ void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store)
   if (gates) {
     append(notes, graph::compose_hard_sigmoids(model, types));
     append(notes, graph::take_hard_swishes_apart(model, types));
+    append(notes, graph::compose_gelus(model, types));
   }
   append(notes, graph::fold_before_products(model, types, store));
 }

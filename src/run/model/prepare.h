@@ -17,6 +17,13 @@
 
 namespace detent::run {
 
+/// Seconds of one run of the whole model on one thread; 0: not known.
+struct FormTimes {
+  double chosen = 0;    // with what is faster in float left there
+  double in_float = 0;  // all of it
+  double dynamic = 0;   // with scales that are found while the model runs
+};
+
 struct Prepared {
   onnx::Model model;
   graph::ValueTypes types;
@@ -26,6 +33,7 @@ struct Prepared {
   /// By Node::id(): the share of the model's time that a node on integers would add if it alone stayed in float as
   /// well. Only where speed on this machine counts.
   std::map<std::string, double> added_in_float = {};
+  FormTimes times = {};
   /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
   std::set<std::string> unseen = {};
   /// Values that hold infinite numbers by the model's make: they stay in float.

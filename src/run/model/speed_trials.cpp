@@ -13,8 +13,10 @@
 #include "exec/timing.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
+#include "quantization/emit/dynamic.h"
 #include "quantization/emit/qdq.h"
 #include "quantization/placement/value_kinds.h"
+#include "quantization/weight_operators.h"
 #include "run/model/finish.h"
 
 namespace detent::run {
@@ -61,6 +63,7 @@ class Trials {
       next = choice();
     }
     if (!tried_.contains(first)) try_choice(first);
+    try_dynamic_scales();
     return best();
   }
 
@@ -91,6 +94,13 @@ class Trials {
       if (times_[n]) times_[n]->in_float = taken.of_nodes[n];
     }
     tried_[all_candidates()] = taken.seconds;
+  }
+
+  void try_dynamic_scales() {
+    auto config = trials_.options.config;
+    config.activations = Activations::dynamic;
+    if (quantization::dynamic_nodes(trials_.subject.model, config).empty()) return;
+    dynamic_ = time(quantization::make_dynamic(trials_.subject.model, config, true).model).seconds;
   }
 
   void try_choice(const Nodes& in_float) {
@@ -125,7 +135,7 @@ class Trials {
       least = cost;
     }
     auto added = speed::added_in_float(trials_.subject, trials_.candidates, *best, known_times());
-    return {*best, tried_.at(*best), tried_.at({}), in_float_, std::move(added)};
+    return {*best, tried_.at(*best), tried_.at({}), in_float_, dynamic_, std::move(added)};
   }
 
   // Integers have to be so much faster, less what their smaller size is worth.
@@ -238,7 +248,7 @@ class Trials {
   const std::vector<onnx::Node>& nodes_;
   std::vector<std::optional<speed::KernelTimes>> times_;
   speed::FasterInFloat found_;  // the last choice
-  double in_float_ = 0;
+  double in_float_ = 0, dynamic_ = 0;
   std::map<Nodes, double> tried_;  // seconds
 };
 
