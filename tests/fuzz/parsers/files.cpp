@@ -1,15 +1,20 @@
-// Files of a spool that an earlier process left: records come back whole or not at all.
-#include "store/spool.h"
+#include <nlohmann/json.hpp>
 
 #include <xxhash.h>
-
 #include <cstring>
 
+#include "base/json.h"
+#include "base/text.h"
+#include "data/sample.h"
 #include "fuzz/fuzz.h"
+#include "profile/report.h"
 #include "store/lane_file.h"
+#include "store/spool.h"
 
 namespace detent::fuzz {
 namespace {
+
+// Files of a spool that an earlier process left: records come back whole or not at all.
 
 constexpr std::size_t kBlockSize = 4096;
 
@@ -59,7 +64,7 @@ std::string file_of(Bytes input) {
   return file;
 }
 
-void run(Bytes input) {
+void run_spool(Bytes input) {
   const auto directory = fresh_folder("spool");
   put("spool/lane.lane", as_byte_span(file_of(input)));
   try_to([&] {
@@ -88,7 +93,96 @@ void run(Bytes input) {
   });
 }
 
-const Registered spool{{"spool", run, {}, 0, 25}};
+const Registered spool_target{{"spool", run_spool, {}, 0, 25}};
+
+// JSON of other programs and of earlier runs: what is read is bounded and comes out as it went in.
+
+template <class Json>
+void read_and_write(std::string_view text) {
+  const auto read = parse_json<Json>(text);
+  const auto library = Json::parse(text, nullptr, false);
+  require(!read || *read == library, "JSON is what the library reads");
+  if (!read) return;
+  for (const int indent : {-1, 2}) {
+    const auto again = parse_json<Json>(json_text(*read, indent));
+    require(again && *again == *read, "JSON that is written reads back");
+  }
+}
+
+void run_json(Bytes input) {
+  const std::string_view text = as_text(input);
+  read_and_write<nlohmann::json>(text);
+  read_and_write<nlohmann::ordered_json>(text);
+  const auto name = json_of_name(text);
+  require(name_of_json(name) == text, "a name comes back as it was");
+  const auto again = parse_json(json_text(name));
+  require(again && name_of_json(*again) == text, "a name comes back from a file");
+  if (const auto read = parse_json(text)) name_of_json(*read);
+}
+
+const Registered json_target{{"json", run_json}};
+
+// Names from files on their way to terminals and reports, and patterns over them.
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const CodePoint point = first_code_point(text);
+    if (!point.valid) return false;
+    text.remove_prefix(point.length);
+  }
+  return true;
+}
+
+bool has_controls(std::string_view text) {
+  while (!text.empty()) {
+    const CodePoint point = first_code_point(text);
+    // C0, DEL and C1: what a terminal takes for more than text.
+    if (point.value < 0x20 || (point.value >= 0x7F && point.value < 0xA0)) return true;
+    text.remove_prefix(point.length);
+  }
+  return false;
+}
+
+void check(const std::string& text, bool one_line) {
+  require(is_utf8(text), "printable text is UTF-8");
+  std::string flat = text;
+  if (!one_line) std::erase(flat, '\n');
+  require(!has_controls(flat), "printable text has no control characters");
+}
+
+void run_text(Bytes input) {
+  Parts parts(input);
+  const std::size_t limit = parts.byte();
+  const std::string text(as_text(parts.rest()));
+  check(printable(text), true);
+  const std::string cut = printable(text, limit);
+  check(cut, true);
+  require(cut.size() <= 4 * limit + 3 || cut == printable(text), "text is cut where it is too long");
+  check(printable_lines(text), false);
+  const std::string yaml = profile::yaml_quoted(text);
+  require(is_utf8(yaml) && yaml.find('\n') == std::string::npos, "a quoted scalar is one line of UTF-8");
+  const std::size_t half = text.size() / 2;
+  const std::string_view a(text.data(), half), b(text.data() + half, text.size() - half);
+  require(!(data::natural_less(a, b) && data::natural_less(b, a)), "the order of names is one");
+  require(data::natural_less(a, b) || data::natural_less(b, a) || a == b, "the order of names is total");
+  const std::string_view words[] = {"calibration-data", "method", a};
+  if (text.size() < 64) nearest_word(b, words);
+}
+
+void run_pattern(Bytes input) {
+  Parts parts(input);
+  const std::string expression = parts.text();
+  const std::string replacement = parts.text();
+  const std::string text(as_text(parts.rest()));
+  try_to([&] {
+    const Pattern pattern(expression);
+    pattern.matches_whole(text);
+    pattern.replace_all(text, replacement);
+  });
+}
+
+const Registered text_target{{"text", run_text}};
+const Registered pattern_target{{"pattern", run_pattern}};
 
 }  // namespace
 }  // namespace detent::fuzz
