@@ -1,5 +1,3 @@
-#include "calibration/statistics.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +6,14 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 #include <tuple>
+#include <vector>
+
+#include "calibration/methods.h"
+#include "calibration/statistics.h"
+#include "calibration/support.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -281,6 +285,331 @@ TEST(Histogram, MemoryStaysWithinTheStatedBound) {
   EXPECT_LE(histogram_of(typical).memory_bytes(), 36u << 10);
 }
 #endif
+
+using namespace test;  // NOLINT
+
+// Many points spread evenly over each interval, each rounded and clipped by itself.
+double brute_force(const Density& density, const Grid& grid, Power power, int points = 20000) {
+  double sum = 0;
+  for (const auto& i : density.intervals) {
+    double inside = 0;
+    for (int p = 0; p < points; ++p) {
+      const double x = i.low + (i.high - i.low) * (p + 0.5) / points;
+      const double q = std::nearbyint(std::clamp(x, grid.low, grid.high) / grid.step) * grid.step;
+      inside += power == Power::one ? std::abs(x - q) : (x - q) * (x - q);
+    }
+    sum += i.count * inside / points;
+  }
+  return sum / density.total;
+}
+
+Density of(std::vector<Interval> intervals) {
+  Density density;
+  density.intervals = std::move(intervals);
+  for (const auto& i : density.intervals) density.total += i.count;
+  density.min = density.intervals.front().low;
+  density.max = density.intervals.back().high;
+  return density;
+}
+
+Grid grid_of(double step, int zero_point, int lowest, int highest) {
+  return {step, step * (lowest - zero_point), step * (highest - zero_point)};
+}
+
+void expect_close(const Density& density, const Grid& grid, double relative = 1e-6) {
+  for (const Power power : {Power::one, Power::two}) {
+    const double expected = brute_force(density, grid, power);
+    EXPECT_NEAR(mean_error(density, grid, power), expected, relative * expected)
+        << (power == Power::one ? "mean " : "squared ") << "step " << grid.step << " from " << grid.low << " to "
+        << grid.high;
+  }
+}
+
+const std::vector<Grid> kGrids{grid_of(0.01, 0, -128, 127),     grid_of(0.02, 77, 0, 255),
+                               grid_of(1.0 / 128, 128, 0, 255), grid_of(0.5, 0, -128, 127),
+                               grid_of(0.037, 255, 0, 255),     grid_of(0.037, 0, 0, 255)};
+
+TEST(MeanError, OfOneIntervalAsOfManyPoints) {
+  // Within a cell, over one edge, over several cells, over an end of the grid, far outside, over all of it.
+  const std::vector<Interval> intervals{{0.101, 0.1049, 1},  {0.1, 0.11, 3},      {-0.317, 0.293, 2}, {1.2, 1.3, 1},
+                                        {-1.301, -1.272, 5}, {7.5, 8.25, 1},      {-64.5, -60, 1},    {-3, 11, 2},
+                                        {-100, 200, 7},      {1.2749, 1.2751, 1}, {0, 1e-30, 4},      {5.0999, 5.1, 1}};
+  for (const auto& interval : intervals) {
+    SCOPED_TRACE(interval.low);
+    for (const Grid& grid : kGrids) expect_close(of({interval}), grid, 1e-4);
+  }
+}
+
+TEST(MeanError, OfAHistogramAsOfManyPoints) {
+  for (const auto& kind : {normal(3000, 1), heavy_tailed(3000, 2), rectified(3000, 3), Floats{0.3F, 0.31F, 5, -2}}) {
+    const Density density = density_of(summary_of(kind));
+    for (const Grid& grid : kGrids) {
+      for (const Power power : {Power::one, Power::two}) {
+        const double expected = brute_force(density, grid, power, 200);
+        EXPECT_NEAR(mean_error(density, grid, power), expected, 1e-3 * expected);
+      }
+    }
+  }
+}
+
+TEST(MeanError, With16Bits) {
+  const Density density = of({{-2.0001, -1.9, 3}, {-0.5, 0.25, 4}, {0.25, 0.2503, 1}, {1.5, 3, 2}});
+  expect_close(density, grid_of(2.0 / 32768, 0, -32768, 32767), 1e-4);
+  expect_close(density, grid_of(4.0 / 65535, 32000, 0, 65535), 1e-4);
+}
+
+TEST(MeanError, OfPointsIsTheirOwn) {
+  const Grid grid = grid_of(0.25, 0, -8, 7);
+  const auto expect = [&](double x, double error) {
+    const Density density = of({{x, x, 3}});
+    EXPECT_DOUBLE_EQ(mean_error(density, grid, Power::one), error) << x;
+    EXPECT_DOUBLE_EQ(mean_error(density, grid, Power::two), error * error) << x;
+  };
+  expect(0, 0);
+  expect(0.5, 0);
+  expect(0.375, 0.125);
+  expect(-0.1, 0.1);
+  expect(1.75, 0);
+  expect(1.875, 0.125);
+  expect(9, 7.25);
+  expect(-2, 0);
+  expect(-5.5, 3.5);
+}
+
+TEST(MeanError, NarrowIntervalsGoOverIntoPoints) {
+  // The narrowest that are integrated and the widest that are not agree with the point between them.
+  const Grid grid = grid_of(0.25, 0, -128, 127);
+  for (const double x : {0.3, 7.11, -30.03, 33.3, -40.0}) {
+    for (const Power power : {Power::one, Power::two}) {
+      const double point = mean_error(of({{x, x, 1}}), grid, power);
+      for (const double width : {1e-12, 0.9e-7, 1.1e-7, 1e-6})
+        EXPECT_NEAR(mean_error(of({{x, x + width * grid.step, 1}}), grid, power), point, 1e-4 * point)
+            << x << " " << width;
+    }
+  }
+}
+
+TEST(MeanError, DoesNotChangeWhenAnIntervalIsCut) {
+  const Grid grid = grid_of(0.02, 77, 0, 255);
+  std::mt19937 random(4);
+  std::uniform_real_distribution<double> place(-3, 6);
+  for (int round = 0; round < 500; ++round) {
+    const double a = place(random), b = place(random);
+    const Interval whole{std::min(a, b), std::max(a, b), 6};
+    const double mid = whole.low + (whole.high - whole.low) / 3;
+    for (const Power power : {Power::one, Power::two}) {
+      const double expected = mean_error(of({whole}), grid, power);
+      EXPECT_NEAR(mean_error(of({{whole.low, mid, 2}, {mid, whole.high, 4}}), grid, power), expected,
+                  1e-9 * expected + 1e-15);
+    }
+  }
+}
+
+TEST(MeanError, StaysFiniteAtTheEndsOfFloat) {
+  for (const auto& values : {Floats{kLargest, -kLargest, 1}, Floats{kDenormal, -kDenormal}, Floats{-kLargest}}) {
+    const Density density = density_of(summary_of(values));
+    for (const double step : {1.0, 0x1p-126, 0x1p121}) {
+      for (const Power power : {Power::one, Power::two}) {
+        const double error = mean_error(density, grid_of(step, 0, -128, 127), power);
+        EXPECT_TRUE(std::isfinite(error) && error >= 0) << error;
+      }
+    }
+  }
+}
+
+TEST(Density, EndsAtTheExtremesAndKeepsAllCounts) {
+  for (const auto& [name, values] : all_kinds()) {
+    SCOPED_TRACE(name);
+    const Density density = density_of(summary_of(values));
+    const auto [lowest, highest] = std::minmax_element(values.begin(), values.end());
+    EXPECT_EQ(density.min, static_cast<double>(*lowest));
+    EXPECT_EQ(density.max, static_cast<double>(*highest));
+    EXPECT_EQ(density.total, static_cast<double>(values.size()));
+    double count = 0;
+    double end = density.min;
+    for (const auto& i : density.intervals) {
+      EXPECT_LE(end, i.low);
+      EXPECT_LE(i.low, i.high);
+      end = i.high;
+      count += i.count;
+    }
+    EXPECT_LE(end, density.max);
+    EXPECT_EQ(count, density.total);
+  }
+}
+
+TEST(Density, OfNothingIsEmpty) {
+  EXPECT_TRUE(density_of(Summary()).intervals.empty());
+  EXPECT_EQ(mean_error(density_of(Summary()), {1, -128, 127}, Power::two), 0);
+  EXPECT_TRUE(density_of(summary_of_runs({{1.0F, 2.0F}}, ObserverOptions())).intervals.empty())
+      << "no histogram was taken";
+}
+
+using Floats = std::vector<float>;
+
+constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr float kDenormal = std::numeric_limits<float>::denorm_min();
+constexpr std::int64_t kWord = std::int64_t{1} << 32;
+__extension__ using Wide = __int128;
+
+ExactSum sum_of(const Floats& values) {
+  ExactSum sum;
+  for (const float v : values) sum.add(v);
+  return sum;
+}
+
+Floats any_finite(std::size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  Floats values;
+  while (values.size() < size) {
+    const auto v = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if (std::isfinite(v)) values.push_back(v);
+  }
+  return values;
+}
+
+void expect_canonical(const ExactSum::Limbs& limbs) {
+  for (std::size_t i = 0; i + 1 < limbs.size(); ++i) {
+    EXPECT_GE(limbs[i], 0) << i;
+    EXPECT_LT(limbs[i], kWord) << i;
+  }
+}
+
+TEST(ExactSum, OfNothingIsZero) {
+  EXPECT_EQ(ExactSum().value(), 0);
+  EXPECT_EQ(ExactSum().limbs(), ExactSum::Limbs{});
+  EXPECT_EQ(sum_of({0.0F, -0.0F}).limbs(), ExactSum::Limbs{});
+}
+
+TEST(ExactSum, LimbsWeighAsStated) {
+  EXPECT_EQ(sum_of({kDenormal}).limbs(), (ExactSum::Limbs{1}));
+  EXPECT_EQ(sum_of({std::numeric_limits<float>::min()}).limbs(), (ExactSum::Limbs{1 << 23}));
+  EXPECT_EQ(sum_of({1.0F}).limbs(), (ExactSum::Limbs{0, 0, 0, 0, 1 << 21}));  // 149 = 4 * 32 + 21
+  EXPECT_EQ(sum_of({-1.0F}).limbs(),
+            (ExactSum::Limbs{0, 0, 0, 0, kWord - (1 << 21), kWord - 1, kWord - 1, kWord - 1, -1}));
+  // (2^24 - 1) * 2^104 = (2^24 - 1) * 2^29 in limb 7
+  EXPECT_EQ(sum_of({kLargest}).limbs(), (ExactSum::Limbs{0, 0, 0, 0, 0, 0, 0, 0xe0000000, 0x1fffff}));
+}
+
+TEST(ExactSum, EveryFloatAloneIsItself) {
+  Floats values = any_finite(20000, 1);
+  values.insert(values.end(), {kLargest, -kLargest, kDenormal, -kDenormal, 0x1p-126F, -0x1p-126F, 0x1.fffffcp-127F});
+  for (int exponent = -149; exponent <= 127; ++exponent) values.push_back(std::ldexp(1.0F, exponent));
+  for (const float v : values) {
+    const ExactSum sum = sum_of({v});
+    ASSERT_EQ(sum.value(), static_cast<double>(v)) << v;
+    expect_canonical(sum.limbs());
+  }
+}
+
+TEST(ExactSum, AgreesWithIntegerArithmetic) {
+  // Exponents of 2^-40 to 2^40: as integers of 2^-64 the sums fit 128 bits.
+  std::mt19937 random(2);
+  for (int round = 0; round < 200; ++round) {
+    Floats values(random() % 300);
+    for (auto& v : values) {
+      v = std::ldexp(static_cast<float>(static_cast<int>(random() % 0x1ffffff) - 0xffffff),
+                     static_cast<int>(random() % 57) - 40);
+    }
+    Wide expected = 0;
+    for (const float v : values) {
+      int exponent = 0;
+      const auto mantissa = static_cast<std::int64_t>(std::ldexp(std::frexp(v, &exponent), 24));
+      expected += static_cast<Wide>(mantissa) * (Wide{1} << (exponent - 24 + 64));
+    }
+    const auto limbs = sum_of(values).limbs();
+    expect_canonical(limbs);
+    // 2^-64 is bit 85 of the limbs.
+    Wide found = 0;
+    for (std::size_t i = limbs.size(); i-- > 3;) found = found * kWord + limbs[i];
+    found = found * (Wide{1} << 11) + (limbs[2] >> 21);
+    EXPECT_TRUE(found == expected) << round;
+    EXPECT_EQ(limbs[0] + limbs[1] + (limbs[2] & 0x1fffff), 0);
+    const auto nearest = static_cast<double>(expected) * 0x1p-64;
+    EXPECT_NEAR(sum_of(values).value(), nearest, 4 * std::numeric_limits<double>::epsilon() * std::abs(nearest));
+  }
+}
+
+TEST(ExactSum, NothingIsLostToCancellation) {
+  EXPECT_EQ(sum_of({kLargest, kDenormal, -kLargest}).value(), static_cast<double>(kDenormal));
+  EXPECT_EQ(sum_of({-kLargest, -kDenormal, kLargest}).value(), -static_cast<double>(kDenormal));
+  EXPECT_EQ(sum_of({1.0F, 0x1p-149F, -1.0F, 0x1p-149F}).value(), 0x1p-148);
+  Floats values = any_finite(3000, 3);
+  const std::size_t half = values.size();
+  for (std::size_t i = 0; i < half; ++i) values.push_back(-values[i]);
+  for (const float rest : {0.0F, 3 * kDenormal, -kDenormal, 1.5F, -1e30F}) {
+    values.push_back(rest);
+    std::mt19937 random(4);
+    for (int round = 0; round < 5; ++round) {
+      std::shuffle(values.begin(), values.end(), random);
+      EXPECT_EQ(sum_of(values).value(), static_cast<double>(rest));
+    }
+    values.erase(std::find(values.begin(), values.end(), rest));
+  }
+}
+
+TEST(ExactSum, ExactFractionsFromPython) {
+  // float(sum(map(fractions.Fraction, values))) of the values as float32; a sum of doubles would give 0 for the first.
+  EXPECT_EQ(sum_of({1e30F, 1.0F, -1e30F}).value(), 1.0);
+  EXPECT_EQ(sum_of({0.1F, 0.2F, 0.3F, 3e-39F}).value(), 0.6000000163912773);
+  EXPECT_EQ(sum_of({3.4e38F, 3.4e38F, -1e20F, 7e-45F}).value(), 6.7999999042887285e+38);
+}
+
+TEST(ExactSum, TheOrderDoesNotMatter) {
+  Floats values = any_finite(2000, 5);
+  const auto expected = sum_of(values).limbs();
+  std::mt19937 random(6);
+  for (int round = 0; round < 30; ++round) {
+    std::shuffle(values.begin(), values.end(), random);
+    ASSERT_EQ(sum_of(values).limbs(), expected) << round;
+  }
+}
+
+TEST(ExactSum, MergeEqualsOneSumInAnyGrouping) {
+  const Floats values = any_finite(1000, 7);
+  const auto expected = sum_of(values).limbs();
+  std::vector<ExactSum> parts;
+  for (std::size_t i = 0; i < values.size(); i += 90)
+    parts.push_back(sum_of({values.begin() + i, values.begin() + std::min(i + 90, values.size())}));
+  std::mt19937 random(8);
+  for (int round = 0; round < 30; ++round) {
+    std::shuffle(parts.begin(), parts.end(), random);
+    ExactSum left, pairs;
+    for (const auto& part : parts) left.merge(part);
+    for (std::size_t i = 0; i < parts.size(); i += 3) {
+      ExactSum group;
+      for (std::size_t j = i; j < std::min(i + 3, parts.size()); ++j) group.merge(parts[j]);
+      pairs.merge(group);
+    }
+    ASSERT_EQ(left.limbs(), expected);
+    ASSERT_EQ(pairs.limbs(), expected);
+  }
+  ExactSum doubled = sum_of(values);
+  doubled.merge(doubled);
+  EXPECT_EQ(doubled.value(), 2 * sum_of(values).value());
+}
+
+TEST(ExactSum, LimbsGiveTheSumBack) {
+  for (const auto& values : {any_finite(50, 9), Floats{-1.0F}, Floats{-kLargest, -kLargest, 1.0F}, Floats{}}) {
+    const ExactSum sum = sum_of(values);
+    ExactSum again(sum.limbs());
+    EXPECT_EQ(again.limbs(), sum.limbs());
+    EXPECT_EQ(again.value(), sum.value());
+    again.add(2.5F);
+    Floats more = values;
+    more.push_back(2.5F);
+    EXPECT_EQ(again.limbs(), sum_of(more).limbs());
+  }
+}
+
+TEST(ExactSum, HoldsMillionsOfTheLargest) {
+  constexpr int kMany = 1 << 22;
+  ExactSum sum;
+  for (int i = 0; i < kMany; ++i) sum.add(-kLargest);
+  EXPECT_EQ(sum.value(), -std::ldexp(static_cast<double>(kLargest), 22));
+  for (int doubling = 0; doubling < 9; ++doubling) sum.merge(sum);
+  EXPECT_EQ(sum.value(), -std::ldexp(static_cast<double>(kLargest), 31)) << "what the header promises";
+}
 
 }  // namespace
 }  // namespace detent::calibration

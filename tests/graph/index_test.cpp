@@ -1,6 +1,13 @@
-#include "graph/index.h"
+#include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "graph/execution.h"
+#include "graph/index.h"
 #include "graph/support.h"
+#include "graph/traits.h"
 
 namespace detent::graph::test {
 namespace {
@@ -155,6 +162,349 @@ TEST(Sort, RefusesCycles) {
   expect_error([&] { sort_topologically(two); }, "cycle");
   Model self = make_model({{"Add", "", {"x", "y"}, {"y"}}});
   expect_error([&] { sort_topologically(self); }, "cycle");
+}
+
+// The table of operator traits: against ONNX Runtime's list, and against itself.
+
+using namespace test;
+
+using enum Trait;
+
+std::string label(const OperatorTraits& row) { return std::string(row.domain) + ":" + std::string(row.type); }
+
+TEST(Traits, OneRowForEachType) {
+  std::set<std::string> seen;
+  for (const auto& row : all_traits()) EXPECT_TRUE(seen.insert(label(row)).second) << label(row);
+}
+
+TEST(Traits, EachRowIsFoundByItsNode) {
+  for (const auto& row : all_traits()) {
+    const Node node(std::string(row.type), "", {"x"}, {"y"}, {}, std::string(row.domain));
+    EXPECT_EQ(label(traits_of(node)), label(row));
+  }
+}
+
+TEST(Traits, TypesOfOtherDomainsAreUnknown) {
+  const auto& traits = traits_of({"Conv", "", {"x"}, {"y"}, {}, "com.example"});
+  EXPECT_EQ(traits.traits, none);
+  EXPECT_EQ(traits.counting, Counting::per_output);
+  EXPECT_TRUE(traits.type.empty());
+}
+
+TEST(Traits, QuantizedByDefaultIsWhatQuantizeStaticTakes) {
+  // QDQRegistry of onnxruntime/quantization/registry.py, with what QLinearOpsRegistry and CommonOpsRegistry add to it.
+  const std::set<std::string> wanted{"Add",
+                                     "ArgMax",
+                                     "AveragePool",
+                                     "BatchNormalization",
+                                     "Clip",
+                                     "Concat",
+                                     "Conv",
+                                     "ConvTranspose",
+                                     "CumSum",
+                                     "EmbedLayerNormalization",
+                                     "Flatten",
+                                     "Gather",
+                                     "GatherElements",
+                                     "Gemm",
+                                     "GlobalAveragePool",
+                                     "InstanceNormalization",
+                                     "LayerNormalization",
+                                     "LeakyRelu",
+                                     "MatMul",
+                                     "MaxPool",
+                                     "Mul",
+                                     "Pad",
+                                     "Relu",
+                                     "Reshape",
+                                     "Resize",
+                                     "Sigmoid",
+                                     "Slice",
+                                     "Softmax",
+                                     "Split",
+                                     "Squeeze",
+                                     "TopK",
+                                     "Transpose",
+                                     "Unsqueeze",
+                                     "Where"};
+  std::set<std::string> found;
+  for (const auto& row : all_traits()) {
+    if (row.is(by_default)) found.emplace(row.type);
+  }
+  EXPECT_EQ(found, wanted);
+}
+
+struct Implication {
+  Trait trait, implied;
+};
+
+class Implied : public ::testing::TestWithParam<Implication> {};
+
+TEST_P(Implied, ByTheOther) {
+  const auto [trait, implied] = GetParam();
+  std::size_t count = 0;
+  for (const auto& row : all_traits()) {
+    if (!row.is(trait)) continue;
+    EXPECT_TRUE(row.is(implied)) << label(row);
+    ++count;
+  }
+  EXPECT_GT(count, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Traits, Implied,
+                         ::testing::Values(Implication{convolution, product}, Implication{product, by_default},
+                                           Implication{clips, element_wise}, Implication{clips, carries_integers},
+                                           Implication{overwrites, element_wise},
+                                           Implication{has_response, element_wise}));
+
+TEST(Traits, ProductsAreCountedInMultiplyAccumulatesAndHaveChannels) {
+  for (const auto& row : all_traits()) {
+    const Node node(std::string(row.type), "", {"x", "w"}, {"y"}, {}, std::string(row.domain));
+    EXPECT_EQ(is_product(node), row.is(product));
+    EXPECT_EQ(is_matrix_product(node), row.is(product) && !row.is(convolution));
+    if (row.is(product)) {
+      EXPECT_EQ(row.counting, Counting::macs) << label(row);
+    }
+    EXPECT_EQ(channel_axis(node, 2).has_value(), row.is(product) || row.is(normalization)) << label(row);
+  }
+}
+
+TEST(Traits, OfOperatorsThatDoNotCompute) {
+  for (const auto& row : all_traits()) {
+    const bool computes = row.counting != Counting::moves && row.counting != Counting::free;
+    EXPECT_FALSE(computes && (row.is(rearranges) || row.is(renames) || row.is(looks_up))) << label(row);
+    // Nothing is both in a place of its own and the same memory.
+    EXPECT_FALSE(row.is(renames) && row.is(overwrites)) << label(row);
+    EXPECT_FALSE(row.is(quantized) && row.is(by_default)) << label(row);
+  }
+}
+
+TEST(Traits, AxisOfTheOutputsOfAWeight) {
+  const std::vector<std::string> in{"x", "w"};
+  EXPECT_EQ(channel_axis({"Conv", "", in, {"y"}}, 4), 0u);
+  EXPECT_EQ(channel_axis({"ConvTranspose", "", in, {"y"}}, 4), 1u);
+  EXPECT_EQ(channel_axis({"MatMul", "", in, {"y"}}, 2), 1u);
+  EXPECT_EQ(channel_axis({"MatMul", "", in, {"y"}}, 4), std::nullopt);
+  EXPECT_EQ(channel_axis({"MatMul", "", in, {"y"}}, 1), std::nullopt);
+  EXPECT_EQ(channel_axis({"Gemm", "", in, {"y"}}, 2), 1u);
+  EXPECT_EQ(channel_axis({"Gemm", "", in, {"y"}, {Attribute::of_int("transB", 1)}}, 2), 0u);
+  EXPECT_EQ(channel_axis({"InstanceNormalization", "", in, {"y"}}, 1), std::nullopt);
+  EXPECT_EQ(channel_axis({"Relu", "", in, {"y"}}, 2), std::nullopt);
+}
+
+// The runtime's order of nodes, against orders that ONNX Runtime 1.31 took (its profile tells).
+
+std::vector<int> order_of(const std::vector<Node>& nodes, const std::vector<onnx::ValueInfo>& outputs = {value("y")}) {
+  const Model model = make_model(nodes, {}, 17, {value("x")}, outputs);
+  return execution_order(model, Index(model));
+}
+
+TEST(ExecutionOrder, OfAChainIsThatOfTheFile) {
+  EXPECT_EQ(order_of({{"Relu", "", {"x"}, {"a"}}, {"Abs", "", {"a"}, {"b"}}, {"Neg", "", {"b"}, {"y"}}}),
+            (std::vector{0, 1, 2}));
+}
+
+TEST(ExecutionOrder, TheBranchThatEndsLaterGoesFirst) {
+  // As in a feature pyramid: the shortcut (1) waits until the long branch (2, 3) is done.
+  EXPECT_EQ(order_of({{"Relu", "", {"x"}, {"a"}},
+                      {"Abs", "", {"a"}, {"short"}},
+                      {"Neg", "", {"a"}, {"b"}},
+                      {"Exp", "", {"b"}, {"long"}},
+                      {"Add", "", {"short", "long"}, {"y"}}}),
+            (std::vector{0, 2, 3, 1, 4}));
+}
+
+TEST(ExecutionOrder, StartsFromTheLastLeaf) {
+  EXPECT_EQ(order_of({{"Relu", "", {"x"}, {"a"}}, {"Abs", "", {"a"}, {"y"}}, {"Neg", "", {"a"}, {"z"}}},
+                     {value("y"), value("z")}),
+            (std::vector{0, 2, 1}));
+}
+
+TEST(ExecutionOrder, BodiesReadFromAroundThem) {
+  const std::vector<int> order = order_of({{"Relu", "", {"x"}, {"a"}},
+                                           {"Abs", "", {"x"}, {"b"}},
+                                           {"ReduceMax", "", {"x"}, {"c"}},
+                                           if_node("c", "a", "b", "y")});
+  EXPECT_EQ(order, (std::vector{2, 1, 0, 3}));
+}
+
+TEST(ExecutionOrder, HasEveryNodeOnceAfterItsProducers) {
+  const std::vector<Node> nodes{{"Relu", "", {"x"}, {"a"}},     {"Abs", "", {"a"}, {"b"}},
+                                {"Add", "", {"a", "b"}, {"c"}}, {"Mul", "", {"b", "b"}, {"d"}},
+                                {"Neg", "", {"d"}, {"unread"}}, {"Sub", "", {"c", "d"}, {"e"}},
+                                {"Sum", "", {"e", "a"}, {"y"}}};
+  const Model model = make_model(nodes);
+  const Index index(model);
+  const auto order = execution_order(model, index);
+  ASSERT_EQ(order.size(), nodes.size());
+  std::set<int> done;
+  for (const int n : order) {
+    for (const auto& input : nodes[static_cast<std::size_t>(n)].inputs()) {
+      EXPECT_TRUE(index.producer(input) == kNone || done.contains(index.producer(input)));
+    }
+    EXPECT_TRUE(done.insert(n).second);
+  }
+}
+
+// Convolutions of one place with strides: which become a pool and a convolution without.
+
+Node conv(const std::string& x, const std::string& w, const std::string& y, std::vector<Attribute> attributes) {
+  return {"Conv", y, {x, w}, {y}, std::move(attributes)};
+}
+Attribute strides(std::int64_t n) { return Attribute::of_ints("strides", {n, n}); }
+
+class StridedPoints : public ::testing::Test {
+ protected:
+  Model model_of(std::vector<Node> nodes) {
+    return make_model(std::move(nodes), {floats("w", {1, 1, 1, 1}, {2}), floats("v", {1, 1, 3, 3}, Floats(9, 1))}, 17,
+                      {value("x", {1, 1, 5, 5})}, {value("y", {1, 1, 3, 3}), value("z", {1, 1, 3, 3})});
+  }
+};
+
+TEST_F(StridedPoints, ShareAPoolWhereTheyReadTheSame) {
+  auto model = model_of({conv("x", "w", "y", {strides(2)}), conv("x", "w", "z", {strides(2)})});
+  EXPECT_EQ(pool_before_strided_points(model).size(), 1U);
+  ASSERT_EQ(model.graph.nodes.size(), 3U);
+  const auto& pool = model.graph.nodes[0];
+  EXPECT_TRUE(pool.is("MaxPool"));
+  EXPECT_EQ(pool.attribute("strides")->as_ints(), (std::vector<std::int64_t>{2, 2}));
+  EXPECT_EQ(pool.attribute("kernel_shape")->as_ints(), (std::vector<std::int64_t>{1, 1}));
+  for (const auto n : {1U, 2U}) {
+    EXPECT_EQ(model.graph.nodes[n].inputs()[0], pool.outputs()[0]);
+    EXPECT_EQ(model.graph.nodes[n].attribute("strides")->as_ints(), (std::vector<std::int64_t>{1, 1}));
+  }
+}
+
+TEST_F(StridedPoints, LeaveOthersAlone) {
+  auto model = model_of({conv("x", "v", "y", {strides(2)}), conv("x", "w", "z", {strides(1)})});
+  EXPECT_TRUE(pool_before_strided_points(model).empty());
+  EXPECT_EQ(model.graph.nodes.size(), 2U);
+  auto padded = model_of({conv("x", "w", "y", {strides(2), Attribute::of_ints("pads", {1, 1, 0, 0})}),
+                          conv("x", "w", "z", {strides(2), Attribute::of_string("auto_pad", "SAME_UPPER")})});
+  EXPECT_TRUE(pool_before_strided_points(padded).empty());
+}
+
+// Arithmetic, traffic and memory of graphs, against counts made by hand.
+
+ValueTypes types_of(const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& shapes) {
+  ValueTypes types;
+  for (const auto& [name, dims] : shapes) {
+    std::vector<onnx::Dim> shape;
+    for (const auto d : dims) shape.push_back({d, ""});
+    types[name] = {DataType::float32, shape};
+  }
+  return types;
+}
+
+onnx::Tensor weight(const std::string& name, const std::vector<std::int64_t>& dims) {
+  std::size_t count = 1;
+  for (const auto d : dims) count *= static_cast<std::size_t>(d);
+  return floats(name, dims, Floats(count, 0.5F));
+}
+
+std::optional<Work> work(const Node& node, std::vector<onnx::Tensor> weights, const ValueTypes& types) {
+  const Model model = make_model({node}, std::move(weights));
+  const Index index(model);
+  return work_of(model, index, types, model.graph.nodes.front());
+}
+
+TEST(Work, OfAConvolutionByHand) {
+  // 8 output channels of 5 x 5, each the sum of 3 channels x 3 x 3, and a bias.
+  const auto w = work({"Conv", "c", {"x", "w", "b"}, {"y"}}, {weight("w", {8, 3, 3, 3}), weight("b", {8})},
+                      types_of({{"x", {1, 3, 7, 7}}, {"y", {1, 8, 5, 5}}}));
+  ASSERT_TRUE(w);
+  EXPECT_EQ(w->macs, 200u * 27);
+  EXPECT_EQ(w->flops, 2u * 200 * 27 + 200);
+  EXPECT_EQ(w->bytes, 4u * (147 + 216 + 8 + 200));
+}
+
+TEST(Work, OfADepthwiseConvolution) {
+  const auto w = work({"Conv", "c", {"x", "w"}, {"y"}, {Attribute::of_int("group", 16)}}, {weight("w", {16, 1, 3, 3})},
+                      types_of({{"x", {2, 16, 4, 4}}, {"y", {2, 16, 4, 4}}}));
+  ASSERT_TRUE(w);
+  EXPECT_EQ(w->macs, 2u * 16 * 16 * 9);
+}
+
+TEST(Work, OfATransposedConvolution) {
+  // Each of 2 x 3 x 3 inputs is multiplied with 4 channels x 2 x 2.
+  const auto w = work({"ConvTranspose", "c", {"x", "w"}, {"y"}}, {weight("w", {2, 4, 2, 2})},
+                      types_of({{"x", {1, 2, 3, 3}}, {"y", {1, 4, 6, 6}}}));
+  ASSERT_TRUE(w);
+  EXPECT_EQ(w->macs, 18u * 16);
+}
+
+TEST(Work, OfProducts) {
+  const auto gemm = work({"Gemm", "g", {"x", "w", "b"}, {"y"}, {Attribute::of_int("transA", 1)}},
+                         {weight("w", {10, 4}), weight("b", {4})}, types_of({{"x", {10, 3}}, {"y", {3, 4}}}));
+  ASSERT_TRUE(gemm);
+  EXPECT_EQ(gemm->macs, 3u * 4 * 10);
+  EXPECT_EQ(gemm->flops, 2u * 120 + 12);
+  const auto batched =
+      work({"MatMul", "m", {"x", "x"}, {"y"}}, {}, types_of({{"x", {2, 12, 64, 64}}, {"y", {2, 12, 64, 64}}}));
+  ASSERT_TRUE(batched);
+  EXPECT_EQ(batched->macs, 2u * 12 * 64 * 64 * 64);
+  EXPECT_EQ(batched->bytes, 3u * 4 * 2 * 12 * 64 * 64);
+}
+
+TEST(Work, OfTheRest) {
+  const auto types = types_of({{"x", {2, 8}}, {"y", {2, 8}}});
+  EXPECT_EQ(work({"Relu", "r", {"x"}, {"y"}}, {}, types)->flops, 16u);
+  EXPECT_EQ(work({"Transpose", "t", {"x"}, {"y"}}, {}, types)->flops, 0u);
+  EXPECT_EQ(work({"Transpose", "t", {"x"}, {"y"}}, {}, types)->bytes, 128u);
+  EXPECT_EQ(work({"Reshape", "s", {"x", "x"}, {"y"}}, {}, types)->bytes, 0u);
+  EXPECT_EQ(work({"ReduceMean", "m", {"x"}, {"y"}}, {}, types)->flops, 16u);
+  const auto pool = work({"MaxPool", "p", {"x"}, {"y"}, {Attribute::of_ints("kernel_shape", {3, 3})}}, {}, types);
+  EXPECT_EQ(pool->flops, 16u * 9);
+}
+
+TEST(Work, IsUnknownWithoutStaticShapes) {
+  EXPECT_FALSE(work({"Relu", "r", {"x"}, {"y"}}, {}, types_of({{"x", {2, 8}}, {"y", {-1, 8}}})));
+  EXPECT_FALSE(work({"Relu", "r", {"x"}, {"y"}}, {}, types_of({{"x", {2, 8}}})));
+}
+
+std::uint64_t peak(const std::vector<Node>& nodes, const ValueTypes& types, const Workspace& workspace = {},
+                   std::vector<onnx::Tensor> weights = {}) {
+  const Model model = make_model(nodes, std::move(weights));
+  const auto alive = liveness(model, Index(model), types, workspace);
+  EXPECT_TRUE(alive);
+  return alive ? alive->peak_bytes : 0;
+}
+
+TEST(Liveness, AChainHoldsTwoValuesAtATime) {
+  const auto types = types_of({{"x", {100}}, {"a", {100}}, {"b", {100}}, {"y", {100}}});
+  const std::vector<Node> chain{
+      {"Softmax", "1", {"x"}, {"a"}}, {"Softmax", "2", {"a"}, {"b"}}, {"Softmax", "3", {"b"}, {"y"}}};
+  EXPECT_EQ(peak(chain, types), 800u);
+}
+
+TEST(Liveness, ElementWiseNodesWriteOverTheirInput) {
+  const auto types = types_of({{"x", {100}}, {"a", {100}}, {"b", {100}}, {"y", {100}}});
+  EXPECT_EQ(
+      peak({{"Softmax", "1", {"x"}, {"a"}}, {"Relu", "2", {"a"}, {"b"}}, {"Reshape", "3", {"b", "b"}, {"y"}}}, types),
+      800u);
+  // The graph input is the caller's.
+  EXPECT_EQ(peak({{"Relu", "1", {"x"}, {"y"}}}, types), 800u);
+}
+
+TEST(Liveness, AResidualStaysAlive) {
+  const auto types = types_of({{"x", {100}}, {"a", {100}}, {"b", {100}}, {"c", {100}}, {"y", {100}}});
+  EXPECT_EQ(peak({{"Softmax", "1", {"x"}, {"a"}},
+                  {"Softmax", "2", {"a"}, {"b"}},
+                  {"Softmax", "3", {"b"}, {"c"}},
+                  {"Add", "4", {"a", "c"}, {"y"}}},
+                 types),
+            1200u);
+}
+
+TEST(Liveness, WorkspaceCountsWhileItsNodeRuns) {
+  const auto types =
+      types_of({{"x", {1, 1, 10, 10}}, {"a", {1, 1, 10, 10}}, {"b", {1, 1, 10, 10}}, {"y", {1, 1, 10, 10}}});
+  const std::vector<Node> nodes{
+      {"Softmax", "1", {"x"}, {"a"}}, {"Conv", "2", {"a", "w"}, {"b"}}, {"Add", "3", {"a", "b"}, {"y"}}};
+  EXPECT_EQ(peak(nodes, types, {}, {weight("w", {1, 1, 1, 1})}), 800u);
+  // The convolution's input is read once more, by the Add.
+  const Workspace copies = [](const Node& node, bool kept) { return node.is("Conv") && kept ? 400u : 0u; };
+  EXPECT_EQ(peak(nodes, types, copies, {weight("w", {1, 1, 1, 1})}), 1200u);
 }
 
 }  // namespace

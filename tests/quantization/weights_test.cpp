@@ -1,11 +1,18 @@
-#include "quantization/weights.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <vector>
+
+#include "detent/error.h"
+#include "onnx/packed_numbers.h"
+#include "quantization/assignment.h"
+#include "quantization/floats/half_values.h"
+#include "quantization/formats.h"
+#include "quantization/weights.h"
+#include "support.h"
 
 namespace detent::quantization {
 namespace {
@@ -153,7 +160,7 @@ TEST(Weights, EveryAxisOfEveryRankEqualsNaiveCode) {
     for (const auto type :
          {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::uint16, QuantType::int4, QuantType::uint4}) {
       for (std::size_t axis = 0; axis <= dims.size(); ++axis) {
-        SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
+        SCOPED_TRACE(::testing::Message() << ::testing::PrintToString(dims) << " axis " << axis);
         check(dims, axis == dims.size() ? Granularity::tensor() : Granularity::along(axis), type, seed % 2 == 0, seed);
         ++seed;
         if (HasFatalFailure()) return;
@@ -170,7 +177,7 @@ TEST(Weights, SizesAroundTheBordersOfPieces) {
                                  {kPiece / 2 + 1, 3}, {5, 331, 97}};
   for (const auto& dims : shapes) {
     for (std::size_t axis = 0; axis <= dims.size(); ++axis) {
-      SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
+      SCOPED_TRACE(::testing::Message() << ::testing::PrintToString(dims) << " axis " << axis);
       for (const auto type : {axis == 1 ? QuantType::uint8 : QuantType::int8, QuantType::int4})
         check(dims, axis == dims.size() ? Granularity::tensor() : Granularity::along(axis), type, false, 99);
       if (HasFatalFailure()) return;
@@ -187,7 +194,7 @@ TEST(Weights, BlocksOnEveryAxisEqualNaiveCode) {
       for (const std::int64_t block : {1, 2, 3, 4, 32, 64}) {
         for (const auto type :
              {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::int4, QuantType::uint4}) {
-          SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis << " block " << block);
+          SCOPED_TRACE(::testing::Message() << ::testing::PrintToString(dims) << " axis " << axis << " block " << block);
           check(dims, Granularity::blocks(axis, block), type, seed % 2 == 0, seed);
           ++seed;
           if (HasFatalFailure()) return;
@@ -202,7 +209,7 @@ TEST(Weights, BlocksAcrossTheBordersOfPieces) {
   const std::vector<Dims> shapes{{kPiece + 1}, {3, kPiece + 5}, {kPiece / 2 + 1, 3}, {5, 331, 97}};
   for (const auto& dims : shapes) {
     for (std::size_t axis = 0; axis < dims.size(); ++axis) {
-      SCOPED_TRACE(testing::Message() << testing::PrintToString(dims) << " axis " << axis);
+      SCOPED_TRACE(::testing::Message() << ::testing::PrintToString(dims) << " axis " << axis);
       for (const std::int64_t block : {32, 100})
         check(dims, Granularity::blocks(axis, block), QuantType::uint4, false, 7);
       if (HasFatalFailure()) return;
@@ -284,6 +291,351 @@ TEST(Weights, ChannelsWithoutElementsGetNeutralParameters) {
   ASSERT_EQ(params.size(), 2u);
   EXPECT_EQ(params[0].scale, 1.0F);
   EXPECT_EQ(params[0].zero_point, 0);
+}
+
+constexpr float kTiny = std::numeric_limits<float>::min();
+constexpr auto int8 = QuantType::int8, uint8 = QuantType::uint8, int16 = QuantType::int16, uint16 = QuantType::uint16;
+constexpr auto int4 = QuantType::int4, uint4 = QuantType::uint4;
+
+struct Case {
+  float min, max;
+  QuantType type;
+  bool symmetric, reduce_range;
+  float scale;
+  int zero_point;
+};
+
+constexpr Case kOnnxRuntime[] = {
+#include "scale_zp_table.inc"
+};
+
+TEST(ComputeParams, EqualsOnnxRuntime) {
+  for (std::size_t i = 0; i < std::size(kOnnxRuntime); ++i) {
+    const Case& c = kOnnxRuntime[i];
+    const auto p = compute_params(c.min, c.max, {c.type, c.symmetric, c.reduce_range});
+    EXPECT_EQ(p.scale, c.scale) << "row " << i;
+    EXPECT_EQ(p.zero_point, c.zero_point) << "row " << i;
+  }
+}
+
+TEST(ComputeParams, RoundsHalfToEvenForTheZeroPoint) {
+  // Scale 1: the zero point is -min, which lies halfway between integers.
+  EXPECT_EQ(compute_params(-0.5F, 254.5F, {uint8, false, false}).zero_point, 0);
+  EXPECT_EQ(compute_params(-1.5F, 253.5F, {uint8, false, false}).zero_point, 2);
+  EXPECT_EQ(compute_params(-2.5F, 252.5F, {uint8, false, false}).zero_point, 2);
+}
+
+TEST(ComputeParams, ScalesBelowTheSmallestNormalBecomeOne) {
+  for (const auto type : {int8, uint8, int16, uint16, int4, uint4}) {
+    for (const bool symmetric : {false, true}) {
+      for (const float max : {0.0F, -0.0F, std::numeric_limits<float>::denorm_min(), kTiny}) {
+        const auto p = compute_params(-max, max, {type, symmetric, false});
+        EXPECT_EQ(p.scale, 1.0F);
+        EXPECT_EQ(p.zero_point, 0);
+      }
+    }
+  }
+  // Exactly the smallest normal number is kept, one step less is not.
+  EXPECT_EQ(compute_params(0, 255 * kTiny, {uint8, false, false}).scale, kTiny);
+  EXPECT_EQ(compute_params(0, 254.9F * kTiny, {uint8, false, false}).scale, 1.0F);
+}
+
+TEST(ComputeParams, ChannelsOfZerosCanHaveTheZeroPointOfAllOthers) {
+  for (const auto type : {int8, uint8, int16, uint16, int4, uint4}) {
+    for (const bool reduce : {false, true}) {
+      const auto others = compute_params(-0.7F, 1.0F, {type, true, reduce, false, true});
+      for (const float max : {0.0F, std::numeric_limits<float>::denorm_min()}) {
+        const auto zeros = compute_params(0.0F, max, {type, true, reduce, false, true});
+        EXPECT_EQ(zeros.scale, 1.0F);
+        EXPECT_EQ(zeros.zero_point, others.zero_point);
+        EXPECT_EQ(compute_params(0.0F, max, {type, false, reduce, false, true}).zero_point, 0);
+      }
+    }
+  }
+}
+
+TEST(ComputeParams, ZeroIsExactAndTheZeroPointIsStorable) {
+  for (const auto type : {int8, uint8, int16, uint16, int4, uint4}) {
+    for (const bool symmetric : {false, true}) {
+      for (const bool reduce : {false, true}) {
+        for (float lo = -7.0F; lo < 9.0F; lo += 0.37F) {
+          for (float hi = lo; hi < 9.0F; hi += 0.61F) {
+            const auto q = mapped_range(type, symmetric, reduce);
+            const auto p = compute_params(lo, hi, {type, symmetric, reduce});
+            ASSERT_GE(p.zero_point, q.min);
+            ASSERT_LE(p.zero_point, q.max);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Ranges, OfEachType) {
+  const auto equal = [](IntRange a, int min, int max) { return a.min == min && a.max == max; };
+  EXPECT_TRUE(equal(full_range(int8), -128, 127));
+  EXPECT_TRUE(equal(full_range(uint8), 0, 255));
+  EXPECT_TRUE(equal(full_range(int16), -32768, 32767));
+  EXPECT_TRUE(equal(full_range(uint16), 0, 65535));
+  EXPECT_TRUE(equal(full_range(int4), -8, 7));
+  EXPECT_TRUE(equal(full_range(uint4), 0, 15));
+  for (const bool symmetric : {false, true}) {  // ONNX Runtime knows no symmetric range of int4
+    EXPECT_TRUE(equal(mapped_range(int4, symmetric, false), -8, 7));
+    EXPECT_TRUE(equal(mapped_range(uint4, symmetric, false), 0, 15));
+  }
+  EXPECT_TRUE(equal(mapped_range(int8, true, false), -127, 127));
+  EXPECT_TRUE(equal(mapped_range(uint8, true, false), 0, 255));
+  EXPECT_TRUE(equal(mapped_range(int8, false, true), -64, 64));
+  EXPECT_TRUE(equal(mapped_range(uint8, false, true), 0, 127));
+  EXPECT_TRUE(equal(mapped_range(uint16, false, true), 0, 32767));
+}
+
+TEST(Formats, PowersOfTwoCoverTheRangeOfFourBits) {
+  const auto p = compute_params(-3.0F, 2.0F, {int4, true, false, true});
+  EXPECT_EQ(p.scale, 0.5F);  // 6 / 15 is 0.4
+  EXPECT_EQ(p.zero_point, 0);
+}
+
+using testing::Builder;
+using testing::config;
+
+Assignment compute(const Builder& b, const calibration::Ranges& ranges, const QuantConfig& options = {}) {
+  auto placement = b.place(options);
+  auto proposals = testing::proposals(ranges);
+  proposals.constants = scan_weights(b.model, placement, false);
+  return assign(b.model, std::move(placement), proposals, options);
+}
+
+// Conv of three slices whose weights are ±1e-6, ±1e-3 and ±2, read behind a tiny input.
+Builder with_bias(const std::vector<float>& bias) {
+  Builder b;
+  b.input("x").constant("w", {3, 2, 1, 1}, {1e-6F, -1e-6F, 1e-3F, 1e-3F, -2.0F, 0.0F}).constant("b", {3}, bias);
+  b.node("Conv", {"x", "w", "b"}, {"y"});
+  return b;
+}
+
+const calibration::Ranges kTinyInput{{"x", {0.0F, 0.001F}}, {"y", {-1.0F, 1.0F}}};
+
+// The expected scales: onnxruntime 1.31.1, QDQQuantizer._adjust_weight_scale_for_int32_bias with input scale
+// 0x1.072c0ap-18 and compute_scale_zp's weight scales 0x1.0e8c94p-27, 0x1.083548p-17, 0x1.020408p-6.
+TEST(BiasScales, AreRaisedPerChannelAsOnnxRuntimeDoes) {
+  const auto w = compute(with_bias({30000.0F, -7.5F, 100.0F}), kTinyInput).values.at("w");
+  ASSERT_EQ(w.slices.size(), 3u);
+  EXPECT_EQ(w.slices[0].scale, 0x1.c80568p+1F);
+  EXPECT_EQ(w.slices[1].scale, 0x1.d2f732p-11F);
+  EXPECT_EQ(w.slices[2].scale, 0x1.020408p-6F);
+}
+
+TEST(BiasScales, AreRaisedForTheLargestBiasWithoutChannels) {
+  const auto options = config([](auto& c) { c.per_channel = false; });
+  EXPECT_EQ(compute(with_bias({30000.0F, -7.5F, 100.0F}), kTinyInput, options).values.at("w").slices.at(0).scale,
+            0x1.c80568p+1F);
+  EXPECT_EQ(compute(with_bias({-7.5F, 100.0F, -30000.0F}), kTinyInput, options).values.at("w").slices.at(0).scale,
+            0x1.c80568p+1F);
+}
+
+TEST(BiasScales, StayWhereTheBiasFits) {
+  const auto w = compute(with_bias({0.0F, 0.0F, 100.0F}), kTinyInput).values.at("w");
+  EXPECT_EQ(w.slices[0].scale, 0x1.0e8c94p-27F);
+  EXPECT_EQ(w.slices[1].scale, 0x1.083548p-17F);
+  EXPECT_EQ(w.slices[2].scale, 0x1.020408p-6F);
+}
+
+TEST(BiasScales, RiseForUnsignedWeightsToo) {
+  const auto options = config([](auto& c) {
+    c.weight_type = QuantType::uint8;
+    c.per_channel = false;
+  });
+  Builder b;  // no negative weights: the zero point is 0 all the same
+  b.input("x")
+      .constant("w", {1, 2, 1, 1}, {1e-6F, 2e-6F})
+      .constant("b", {1}, {3e4F})
+      .node("Conv", {"x", "w", "b"}, {"y"});
+  const auto values = compute(b, kTinyInput, options).values;
+  const auto w = values.at("w").slices.at(0);
+  EXPECT_EQ(w.zero_point, 0);
+  EXPECT_GT(w.scale, static_cast<float>(static_cast<double>(2e-6F) / 255));
+  EXPECT_LE(3e4 / (static_cast<double>(values.at("x").slices.at(0).scale) * w.scale), 2147483647.0);
+}
+
+TEST(BiasScales, EveryBiasThenFitsInt32) {
+  for (float bias = 1e-6F; bias < 1e30F; bias *= 1.4F) {
+    const auto params = compute(with_bias({bias, -bias, 0.5F * bias}), kTinyInput).values;
+    for (std::size_t c = 0; c < 3; ++c) {
+      const double scale = params.at("x").slices[0].scale * params.at("w").slices[c].scale;
+      EXPECT_LE(static_cast<double>(bias) / scale, c == 2 ? 2.0 * 2147483647.0 : 2147483647.0) << bias;
+    }
+  }
+}
+
+TEST(BiasScales, BetaCountsAsPartOfTheBias) {
+  Builder b;
+  b.input("x").constant("w", {1, 1}, {1.0F}).constant("b", {1}, {1e4F});
+  b.node("Gemm", {"x", "w", "b"}, {"y"}, {onnx::Attribute::of_float("beta", 1e6F)});
+  const auto params = compute(b, kTinyInput).values;
+  EXPECT_LE(1e4 * 1e6 / (params.at("x").slices[0].scale * params.at("w").slices[0].scale), 2147483647.0);
+}
+
+TEST(Assign, SharesAlongChainsInAnyOrder) {
+  Builder b;
+  b.input("x").constant("w", {3, 3, 1, 1}).node("Conv", {"x", "w"}, {"c"});
+  b.node("Reshape", {"c"}, {"r"}).node("Transpose", {"r"}, {"t"});
+  auto placement = b.place();
+  std::reverse(placement.marks.begin(), placement.marks.end());
+  auto proposals = testing::proposals({{"x", {0, 1}}, {"c", {-1, 3}}});
+  proposals.constants = scan_weights(b.model, placement, false);
+  const auto [_, params, notes] = assign(b.model, placement, proposals, {});
+  for (const char* value : {"r", "t"}) {
+    EXPECT_EQ(params.at(value).source, "c");
+    EXPECT_EQ(params.at(value).slices.at(0).scale, params.at("c").slices.at(0).scale);
+  }
+  EXPECT_EQ(params.at("c").slices[0].zero_point, 64);  // 4 / 255 a step: 1 is 63.75 steps from the bottom
+  EXPECT_TRUE(notes.empty());
+}
+
+TEST(Assign, NotesValuesThatWereNeverSeenAndThoseThatShareWithThem) {
+  Builder b;
+  b.input("x").constant("w", {3, 3, 1, 1}).node("Conv", {"x", "w"}, {"c"}).node("Reshape", {"c"}, {"r"});
+  const auto result = compute(b, {{"x", {0, 1}}});
+  EXPECT_FALSE(result.values.contains("c"));
+  EXPECT_FALSE(result.values.contains("r"));
+  ASSERT_EQ(result.notes.size(), 2u);
+  EXPECT_NE(result.notes[0].find("'c' stays in float"), std::string::npos);
+  EXPECT_NE(result.notes[1].find("'r' stays in float"), std::string::npos);
+}
+
+TEST(ConstantFormat, PerChannelIsAlwaysSymmetric) {
+  Mark mark{"w", true, true, Granularity::along(0), {}};
+  const auto options = config([](auto& c) {
+    c.weight_type = QuantType::uint8;
+    c.weight_symmetric = false;
+  });
+  EXPECT_TRUE(constant_format(mark, options).symmetric);
+  mark.granularity = Granularity::tensor();
+  EXPECT_FALSE(constant_format(mark, options).symmetric);
+  EXPECT_TRUE(constant_format(mark, {}).symmetric);  // int8 unless told otherwise
+  mark.is_weight = false;
+  EXPECT_EQ(constant_format(mark, {}).type, QuantType::uint8);
+  EXPECT_FALSE(constant_format(mark, {}).symmetric);
+}
+
+TEST(ConstantFormat, ChannelsOfZerosAreAsOthersButWhereQuantizeStaticIsFollowed) {
+  const auto zero_points = [](const std::string& preset) {
+    Builder b;
+    b.input("x").constant("w", {3, 1, 1, 1}, {1, 0, -2}).node("Conv", {"x", "w"}, {"y"});
+    const auto options = config([&](auto& c) {
+      c.preset = preset;
+      c.weight_type = QuantType::uint8;
+      c.weight_symmetric = true;
+    });
+    const auto assigned = compute(b, {{"x", {0, 1}}, {"y", {0, 1}}}, options);
+    std::vector<int> found;
+    for (const auto& p : assigned.values.at("w").slices) found.push_back(p.zero_point);
+    return found;
+  };
+  EXPECT_EQ(zero_points("balanced"), (std::vector<int>{128, 128, 128}));
+  EXPECT_EQ(zero_points("plain"), (std::vector<int>{128, 0, 128}));
+}
+
+TEST(ScanWeights, NonfiniteWeightsStopOrStayInFloat) {
+  Builder b = with_bias({0, 0, 0});
+  b.constant("bad", {3, 3, 1, 1}, {1, 2, std::numeric_limits<float>::quiet_NaN(), 4, 5, 6, 7, 8, 9})
+      .node("Conv", {"y", "bad"}, {"z"});
+  auto placement = b.place();
+  try {
+    scan_weights(b.model, placement, false);
+    ADD_FAILURE() << "NaN was accepted";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("'bad' (Conv 'n_z')"), std::string::npos) << text;
+  }
+  placement = b.place();
+  const auto extremes = scan_weights(b.model, placement, true);
+  EXPECT_FALSE(extremes.contains("bad"));
+  EXPECT_EQ(testing::find(placement, "bad"), nullptr);
+  EXPECT_NE(testing::find(placement, "w"), nullptr);
+  EXPECT_EQ(placement.notes.size(), 1u);
+}
+
+TEST(Zeros, HaveTheScaleOfWhatReadsThemOnTheHtp) {
+  Builder b;
+  b.input("x").constant("w", {4, 4, 1, 1}).constant("zeros", {1, 4, 1, 1}, {0, 0, 0, 0});
+  b.constant("other", {1, 4, 1, 1}).node("Conv", {"x", "w"}, {"c"}).node("Concat", {"zeros", "c"}, {"y"});
+  b.node("Mul", {"y", "other"}, {"z"}).output("z");
+  const calibration::Ranges ranges{
+      {"x", {-1.0F, 3.0F}}, {"c", {-2.0F, 2.0F}}, {"y", {-2.0F, 3.0F}}, {"z", {-8.0F, 8.0F}}};
+  for (const std::string target : {"qnn:a16", "qnn", "amd-npu:a16w8"}) {
+    const auto options = config([&](auto& c) {
+      c.target = target;
+      if (target == "qnn:a16") c.activation_type = QuantType::uint16;
+      if (target == "amd-npu:a16w8") c.activation_type = QuantType::int16;
+    });
+    const auto values = compute(b, ranges, options).values;
+    const auto &zeros = values.at("zeros").slices.at(0), &result = values.at("y").slices.at(0);
+    if (target.starts_with("qnn")) {
+      EXPECT_EQ(zeros.scale, result.scale);
+      EXPECT_EQ(zeros.zero_point, result.zero_point);
+    } else {
+      EXPECT_EQ(zeros.scale, 1.0F);
+    }
+    EXPECT_NE(values.at("other").slices.at(0).scale, result.scale);
+  }
+}
+
+TEST(HalfValues, LoopsGiveWhatSingleValuesGive) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values{0, -0.0F, 1e-8F, 7e4F, std::numeric_limits<float>::infinity(), std::nanf(""), 6e-8F};
+  while (values.size() < 4099) values.push_back(normal(random) * std::exp2(20 * normal(random)));
+  for (const auto type : {FloatType::float16, FloatType::bfloat16}) {
+    const bool half = type == FloatType::float16;
+    std::vector<std::uint16_t> low(values.size());
+    to_16_bits(values, type, low.data());
+    Rounding16Sums sums(type);
+    sums.add(values);
+    Rounding16 expected{std::numeric_limits<float>::infinity(), 0, 0, 0};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto single = half ? onnx::to_float16(values[i]) : onnx::to_bfloat16(values[i]);
+      EXPECT_EQ(low[i], single) << values[i];
+      if (!std::isfinite(values[i])) continue;
+      const float magnitude = std::abs(values[i]);
+      if (magnitude > 0) expected.smallest = std::min(expected.smallest, magnitude);
+      expected.largest = std::max(expected.largest, magnitude);
+      const double value = values[i], rounded = half ? onnx::from_float16(single) : onnx::from_bfloat16(single);
+      expected.squares += value * value;
+      expected.errors += (rounded - value) * (rounded - value);
+    }
+    const auto found = sums.sums();
+    EXPECT_EQ(found.smallest, expected.smallest);
+    EXPECT_EQ(found.largest, expected.largest);
+    EXPECT_NEAR(found.squares / expected.squares, 1, 1e-12);
+    if (half) {
+      EXPECT_TRUE(std::isinf(found.errors) && std::isinf(expected.errors));  // 7e4 does not fit
+    } else {
+      EXPECT_NEAR(found.errors / expected.errors, 1, 1e-12);
+    }
+  }
+}
+
+TEST(HalfValues, ZerosAreNoValues) {
+  Rounding16Sums sums(FloatType::float16);
+  sums.add(std::vector<float>(5, 0));
+  EXPECT_EQ(sums.sums().smallest, 0);
+  EXPECT_EQ(sums.sums().largest, 0);
+}
+
+TEST(HalfValues, RoundsInPlaceAndCountsWhatBecomesInfinite) {
+  std::vector<float> values(3000, 1.0F + 1.0F / 4096);
+  values[7] = 7e4F;
+  values[2500] = -7e4F;
+  values[2999] = std::numeric_limits<float>::infinity();
+  auto half = values, brain = values;
+  EXPECT_EQ(round_to_16_bits(half, FloatType::float16), 2U);
+  EXPECT_EQ(round_to_16_bits(brain, FloatType::bfloat16), 0U);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(half[i], onnx::from_float16(onnx::to_float16(values[i])));
+    EXPECT_EQ(brain[i], onnx::from_bfloat16(onnx::to_bfloat16(values[i])));
+  }
 }
 
 }  // namespace

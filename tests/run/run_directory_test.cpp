@@ -1,24 +1,27 @@
-// What a run leaves for a later one, and what is saved in it.
-#include "run/files/run_directory.h"
-
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <thread>
 
 #include "detent/error.h"
+#include "detent/resources.h"
+#include "run/context.h"
+#include "run/files/run_directory.h"
 
 namespace detent::run {
 namespace {
+
+// What a run leaves for a later one, and what is saved in it.
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
@@ -318,6 +321,55 @@ TEST(Checkpoints, SayThatProgressIsDamaged) {
       }
     }
   }
+}
+
+// A limit on time: it ends a run, and only when it has passed.
+
+struct Options {
+  Resources resources;
+  std::stop_token stop;
+};
+
+// Runs until it is stopped.
+int endless(const Options& options) {
+  while (!options.stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  throw interrupted();
+}
+
+Error end_of(const Options& options) {
+  try {
+    within_time(options, endless);
+  } catch (const Error& e) {
+    return e;
+  }
+  return internal_error("no error");
+}
+
+TEST(Deadline, EndsARunAndTellsHowToGoOn) {
+  Options options;
+  options.resources.time_limit = 0.05;
+  EXPECT_EQ(end_of(options).kind(), ErrorKind::resource);
+  EXPECT_STREQ(end_of(options).what(), "the time limit of 0.05 s has passed");
+  EXPECT_NE(end_of(options).hint().find("--resume"), std::string::npos);
+  options.resources.resume = true;
+  EXPECT_NE(end_of(options).hint().find("the same command"), std::string::npos);
+}
+
+TEST(Deadline, LeavesTheUsersStopWhatItIs) {
+  std::stop_source user;
+  Options options{{}, user.get_token()};
+  options.resources.time_limit = 1e300;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    user.request_stop();
+  });
+  EXPECT_EQ(end_of(options).kind(), ErrorKind::interrupted);
+}
+
+TEST(Deadline, OfARunThatEndsBeforeIsNotWaitedFor) {
+  Options options;
+  options.resources.time_limit = 1000;
+  EXPECT_EQ(within_time(options, [](const Options&) { return 7; }), 7);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-#include "solve/layers/input_form.h"
-
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -9,7 +8,11 @@
 #include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/algebra/reduced_inputs.h"
+#include "solve/block_support.h"
+#include "solve/blocks/block_solver.h"
+#include "solve/layers/input_form.h"
 #include "solve/layers/mini_batches.h"
+#include "solve/layers/streamed.h"
 #include "solve/support.h"
 
 namespace detent::solve {
@@ -351,6 +354,146 @@ TEST(FormAccumulator, GoesOverToSumsWithThePositionsThatItDrew) {
   const GramFormOrRawInputs drawn = few.take(), whole = all.take();
   EXPECT_EQ(std::get<GramForm>(drawn).positions, 24U * 21);
   EXPECT_EQ(std::get<GramForm>(whole).positions, 2400U);
+}
+
+using quantization::BlockFormat;
+
+TEST(InputScales, HelpWhereInputsDiffer) {
+  const BlockFormat format{.bits = 4, .block = 32, .symmetric = false};
+  for (const Inputs inputs : {Inputs::outliers, Inputs::both}) {
+    const auto product = make_product(inputs, 128, 150, 500);
+    for (const bool search : {false, true}) {
+      const auto found = best_input_scales(product.gram(), product.weight, format, search, kernels(), 1);
+      std::printf("%d, %s: %.3f of the error, exponent %.1f\n", static_cast<int>(inputs), search ? "search" : "nearest",
+                  found.error / found.error_before, found.exponent);
+      EXPECT_LT(found.error, (search ? 1.0 : 0.4) * found.error_before);
+      const auto threaded = best_input_scales(product.gram(), product.weight, format, search, kernels(), 3);
+      EXPECT_EQ(threaded.factors, found.factors);
+      EXPECT_EQ(threaded.error, found.error);
+    }
+  }
+}
+
+// The error is that of weights times factors, rounded and divided again.
+TEST(InputScales, ErrorIsThatOfTheScaledProduct) {
+  const auto product = make_product(Inputs::outliers, 64, 10, 200);
+  const BlockFormat format{.bits = 4, .block = 16, .symmetric = true};
+  const auto found = best_input_scales(product.gram(), product.weight, format, false, kernels(), 1);
+  ASSERT_EQ(found.factors.size(), 64U);
+  auto scaled = product.weight;
+  for (std::size_t i = 0; i < scaled.size(); ++i) scaled[i] *= found.factors[i % 64];
+  std::vector<float> stored(scaled.size());
+  dequantize(quantization::nearest(scaled, 64, format), stored);
+  double sum = 0;
+  for (std::size_t n = 0; n < 10; ++n) {
+    for (std::size_t i = 0; i < 64; ++i) {
+      const auto change = [&](std::size_t k) {
+        return stored[n * 64 + k] / found.factors[k] - product.weight[n * 64 + k];
+      };
+      for (std::size_t j = 0; j < 64; ++j) sum += static_cast<double>(product.gram().at(i, j)) * change(i) * change(j);
+    }
+  }
+  EXPECT_NEAR(found.error, sum, 1e-4 * sum);
+  const auto plain =
+      column_errors(product.gram(), product.weight, quantization::nearest(product.weight, 64, format), kernels(), 1);
+  EXPECT_NEAR(found.error_before, total(plain), 1e-4 * total(plain));
+}
+
+TEST(InputScales, AreNoneWhereNothingIsGained) {
+  const std::vector<float> sums(16 * 16);  // inputs that are always 0
+  const std::vector<float> weight = normal(64, 3);
+  EXPECT_TRUE(best_input_scales({sums, 16, 10}, weight, {}, true, kernels(), 1).factors.empty());
+  EXPECT_TRUE(best_input_scales({sums, 16, 10}, {}, {}, true, kernels(), 1).factors.empty());
+}
+
+/// Groups, strides and positions of several samples.
+Layer layer_at_4_bits() {
+  LayerGeometry g = convolution(8, 6, 2, {3, 3});
+  g.strides = {2, 1};
+  return make_layer(g, {2, 8, 9, 8}, 4, 4, 7);
+}
+
+/// Of each row, sum of (ŷ − y) y over sum of y²; about their means where the bias is free.
+std::vector<double> gains(const Layer& layer, const Solution& solution, bool about_means) {
+  const auto values = dequantized(layer.weights, solution.integers);
+  const std::size_t rows = layer.weights.rows, count = layer.targets[0].size();
+  const std::size_t positions = elements(layer.geometry.output_shape(layer.shape)) / 2 / rows;  // samples of two
+  std::vector<double> n(rows), sum_d(rows), sum_t(rows), dt(rows), tt(rows);
+  for (std::size_t s = 0; s < layer.inputs.size(); ++s) {
+    const auto y = naive_forward(layer.geometry, layer.shape, layer.inputs[s], values);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t m = i / positions % rows;
+      const double t = layer.targets[s][i] - solution.bias[m], d = y[i] - t;
+      n[m] += 1;
+      sum_d[m] += d;
+      sum_t[m] += t;
+      dt[m] += d * t;
+      tt[m] += t * t;
+    }
+  }
+  std::vector<double> gains(rows);
+  for (std::size_t m = 0; m < rows; ++m) {
+    const double means = about_means ? sum_t[m] / n[m] : 0;
+    gains[m] = (dt[m] - means * sum_d[m]) / (tt[m] - means * sum_t[m]);
+    if (about_means) {
+      EXPECT_NEAR(sum_d[m], 0, 1e-3 * std::sqrt(tt[m] * n[m]));
+    }
+  }
+  return gains;
+}
+
+TEST(ScaleFit, LeavesNoErrorThatFollowsTheTargets) {
+  for (const bool best_bias : {false, true}) {
+    const Layer layer = layer_at_4_bits();
+    Layer fitted = layer;
+    Solution solution = nearest(layer.weights, layer.bias);
+    if (best_bias) solution.bias = solve::best_bias(layer.weights, layer.gram(), solution.integers);
+    const auto before = gains(layer, solution, best_bias);
+    fit_scales(sums_of_outputs_and_targets(layer.weights, layer.gram(), solution, 1), best_bias, fitted.weights,
+               solution);
+    for (const double gain : before) EXPECT_GT(std::abs(gain), 1e-4);
+    for (const double gain : gains(fitted, solution, best_bias)) EXPECT_NEAR(gain, 0, 1e-5);
+  }
+}
+
+TEST(ScaleFit, IsTheSameOfSumsAndOfSamples) {
+  const Layer layer = layer_at_4_bits();
+  const Solution solution = nearest(layer.weights, layer.bias);
+  InMemory samples(layer);
+  const OutputSums a = sums_of_outputs_and_targets(layer.weights, layer.gram(), solution, 3);
+  const OutputSums b = sums_of_outputs_and_targets(layer.weights, layer.geometry, solution, samples, kernels(), {});
+  ASSERT_EQ(a.positions, b.positions);
+  for (std::size_t m = 0; m < layer.weights.rows; ++m) {
+    const double scale = a.rows[m].tt;
+    EXPECT_NEAR(a.rows[m].tt, b.rows[m].tt, 1e-4 * scale);
+    EXPECT_NEAR(a.rows[m].yt, b.rows[m].yt, 1e-4 * scale);
+    EXPECT_NEAR(a.rows[m].y, b.rows[m].y, 1e-4 * scale);
+    EXPECT_NEAR(a.rows[m].t, b.rows[m].t, 1e-4 * scale);
+  }
+}
+
+// Rows of a tensor with one scale get one factor; a row of zeros, or one that turns round, keeps what it has.
+TEST(ScaleFit, KeepsSharedScalesEqualAndBearsDeadRows) {
+  Layer layer = layer_at_4_bits();
+  layer.weights.scale_rows = 1;
+  layer.weights.scale.assign(layer.weights.rows, layer.weights.scale[0]);
+  Solution solution = nearest(layer.weights, layer.bias);
+  QuantizedWeights fitted = layer.weights;
+  fit_scales(sums_of_outputs_and_targets(layer.weights, layer.gram(), solution, 1), false, fitted, solution);
+  EXPECT_NE(fitted.scale[0], layer.weights.scale[0]);
+  for (const float scale : fitted.scale) EXPECT_EQ(scale, fitted.scale[0]);
+
+  const Layer own = layer_at_4_bits();
+  solution = nearest(own.weights, own.bias);
+  const std::size_t k = own.weights.fan_in;
+  for (std::size_t j = 0; j < k; ++j) {
+    solution.integers[j] = own.weights.zero[0];
+    solution.integers[k + j] = own.weights.zero[1] - (solution.integers[k + j] - own.weights.zero[1]);
+  }
+  fitted = own.weights;
+  fit_scales(sums_of_outputs_and_targets(own.weights, own.gram(), solution, 1), false, fitted, solution);
+  EXPECT_EQ(fitted.scale[0], own.weights.scale[0]);
+  EXPECT_EQ(fitted.scale[1], own.weights.scale[1]);
 }
 
 }  // namespace

@@ -1,11 +1,16 @@
-#include "speed/choice.h"
-
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <optional>
+#include <random>
+#include <string>
 
+#include "base/error.h"
+#include "base/file.h"
 #include "quantization/support.h"
+#include "speed/choice.h"
+#include "speed/kernels.h"
 
 namespace detent::speed {
 namespace {
@@ -204,6 +209,166 @@ TEST(Choice, leaves_all_in_float_where_little_is_to_be_gained) {
   Case little;
   little.conv("x", "y", times(100, 97)).builder.output("y");
   EXPECT_EQ(little.choose(), Names{"y"});
+}
+
+struct Network {
+  std::size_t vertices = 0;
+  std::map<std::pair<std::size_t, std::size_t>, std::int64_t> costs;
+
+  std::int64_t cost_of(const std::vector<bool>& side) const {
+    std::int64_t sum = 0;
+    for (const auto& [arc, cost] : costs) sum += side[arc.first] && !side[arc.second] ? cost : 0;
+    return sum;
+  }
+  std::vector<bool> cut() const {
+    MinCut network(vertices);
+    for (const auto& [arc, cost] : costs) network.add(arc.first, arc.second, cost);
+    return network.source_side(0, 1);
+  }
+};
+
+std::int64_t least_of_all(const Network& network) {
+  std::int64_t least = MinCut::kNever;
+  for (unsigned bits = 0; bits < 1U << (network.vertices - 2); ++bits) {
+    std::vector<bool> side{true, false};
+    for (std::size_t v = 2; v < network.vertices; ++v) side.push_back((bits >> (v - 2) & 1U) != 0);
+    least = std::min(least, network.cost_of(side));
+  }
+  return least;
+}
+
+TEST(MinCut, costs_no_more_than_any_other_cut_of_random_networks) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    Network network{9, {}};
+    for (int arc = 0; arc < 24; ++arc) {
+      const std::size_t from = random() % network.vertices, to = random() % network.vertices;
+      if (from != to) network.costs[{from, to}] = static_cast<std::int64_t>(random() % 20);
+    }
+    const auto side = network.cut();
+    ASSERT_TRUE(side[0]);
+    ASSERT_FALSE(side[1]);
+    EXPECT_EQ(network.cost_of(side), least_of_all(network)) << "round " << round;
+  }
+}
+
+TEST(MinCut, keeps_together_what_may_never_part) {
+  const Network network{4, {{{0, 2}, 5}, {{3, 1}, 4}, {{2, 3}, MinCut::kNever}, {{3, 2}, MinCut::kNever}}};
+  EXPECT_EQ(network.cut(), (std::vector<bool>{true, false, true, true}));
+}
+
+TEST(MinCut, gives_ties_to_the_source) {
+  EXPECT_EQ((Network{3, {{{0, 2}, 3}, {{2, 1}, 3}}}.cut()), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ((Network{3, {}}.cut()), (std::vector<bool>{true, false, true}));
+}
+
+TEST(MinCut, takes_chains_of_a_hundred_thousand_vertices) {
+  constexpr std::size_t kLength = 100'000;
+  Network network{kLength + 2, {}};
+  for (std::size_t v = 2; v < network.vertices; ++v) {
+    network.costs[{0, v}] = 4;
+    network.costs[{v, 1}] = v % 2 == 0 ? 2 : 6;
+    if (v + 1 < network.vertices) network.costs[{v, v + 1}] = 1;
+  }
+  const auto side = network.cut();
+  EXPECT_TRUE(side[2]);   // in integers: 2, and 1 for the conversion, instead of 4
+  EXPECT_FALSE(side[3]);  // 4, and 1 for the conversion, instead of 6
+}
+
+std::string row(const std::string& time) {
+  std::string text = "{";
+  for (const char* name : {"float", "integers", "quantize", "dequantize", "into_blocks"})
+    text += '"' + std::string(name) + "\":1,";
+  return text + "\"out_of_blocks\":" + time + "}";
+}
+
+std::string table(const std::string& kernels) {
+  return R"({"format":"detent kernel times 1","kernels":)" + kernels + "}";
+}
+
+class KernelTableFile : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& text) const {
+    std::ofstream(folder_.path() / "table.json", std::ios::trunc) << text;
+    return folder_.path() / "table.json";
+  }
+  TempDir folder_{std::filesystem::temp_directory_path()};
+};
+
+TEST_F(KernelTableFile, HoldsWhatWasSaved) {
+  const auto path = folder_.path() / "new" / "table.json";
+  KernelTable made(path);
+  made.add("Conv", {1e-3, 2e-3, 0, 1e-6, 0, 3e-6});
+  made.save({});
+  const KernelTable read(path);
+  ASSERT_NE(read.find("Conv"), nullptr);
+  EXPECT_DOUBLE_EQ(read.find("Conv")->in_integers, 2e-3);
+  EXPECT_EQ(read.find("MatMul"), nullptr);
+}
+
+TEST_F(KernelTableFile, OfTimesThatNoKernelTakesIsRefused) {
+  EXPECT_NO_THROW(KernelTable(write(table("{\"Conv\":" + row("0") + "}"))));
+  for (const char* time : {"-1", "-0.001", "1e300", "1e13", "\"1\"", "null", "[]"})
+    EXPECT_THROW(KernelTable(write(table("{\"Conv\":" + row(time) + "}"))), Error) << time;
+  for (const char* kernels : {"null", "[]", "7", "[{}]", "\"Conv\"", "{\"Conv\":null}"})
+    EXPECT_THROW(KernelTable(write(table(kernels))), Error) << kernels;
+}
+
+// Choices for whole models, as they are kept in the kernel table.
+
+TEST(ModelChoice, IsReadBackAsItWasWritten) {
+  const ModelChoice choice{{"a", "\xff"}, 1.5e-3, 2e-3, 1e-3, 4e-3, {{"b \"", 2e-6}}};
+  const auto read = choice_of(text_of(choice));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->in_float, choice.in_float);
+  EXPECT_DOUBLE_EQ(read->seconds, 1.5e-3);
+  EXPECT_DOUBLE_EQ(read->seconds_on_integers, 2e-3);
+  EXPECT_DOUBLE_EQ(read->seconds_in_float, 1e-3);
+  EXPECT_DOUBLE_EQ(read->seconds_dynamic, 4e-3);
+  EXPECT_DOUBLE_EQ(read->added.at("b \""), 2e-6);
+  for (const char* text : {"", "7", "{}", R"({"time":1,"integers":1,"float":1,"dynamic":1,"in_float":[7],"added":[]})"})
+    EXPECT_FALSE(choice_of(text)) << text;
+}
+
+TEST(ModelChoice, IsKeptInTheTable) {
+  const TempDir folder(std::filesystem::temp_directory_path());
+  const auto path = folder.path() / "table.json";
+  {
+    KernelTable table(path);
+    table.add_choice("model", {{"a"}, 1e-3, 2e-3, 3e-3});
+    table.add_choice("model", {{"b"}, 1e-3, 2e-3, 3e-3});  // the first stays
+    table.save({});
+  }
+  const KernelTable read(path);
+  ASSERT_NE(read.find_choice("model"), nullptr);
+  EXPECT_EQ(read.find_choice("model")->in_float, std::vector<std::string>{"a"});
+  EXPECT_EQ(read.find_choice("other"), nullptr);
+  for (const char* models : {"7", "[7]", R"({"m":{}})",
+                             R"({"m":{"time":-1,"integers":1,"float":1,"dynamic":1,"in_float":[],"added":[]}})"}) {
+    std::ofstream(path, std::ios::trunc) << R"({"format":"detent kernel times 1","kernels":{},"models":)" << models
+                                         << "}";
+    EXPECT_THROW(KernelTable{path}, Error) << models;
+  }
+}
+
+// Three convolutions in a row: the one in the middle would take two conversions with it into float.
+TEST(ModelChoice, TellsWhatFloatWouldAdd) {
+  quantization::testing::Builder builder;
+  builder.input("x");
+  for (const auto& [from, to] : {std::pair{"x", "a"}, {"a", "b"}, {"b", "c"}})
+    builder.constant(std::string(to) + "_w", {1, 1, 1, 1}, {1.0F}).node("Conv", {from, std::string(to) + "_w"}, {to});
+  for (auto& [name, type] : builder.types) type.shape = std::vector<onnx::Dim>{{1, ""}, {1, ""}, {4, ""}, {4, ""}};
+  const graph::Index index(builder.model);
+  const QuantConfig config = preset_config("balanced");
+  const KernelTimes times{30e-6, 10e-6, 3e-6, 4e-6};
+  const TimedModel subject{builder.model, index, builder.types, config};
+  const std::vector<bool> all(3, true);
+  const TimesOf times_of = [&](std::size_t) { return &times; };
+  const auto added = added_in_float(subject, all, {}, times_of);
+  ASSERT_EQ(added.size(), 3U);
+  EXPECT_NEAR(added[1], 20e-6 + 3e-6 + 4e-6, 1e-9);
+  EXPECT_LT(added[0], added[1]);                                 // the input is float anyway
+  EXPECT_EQ(added_in_float(subject, all, {1}, times_of)[1], 0);  // it is there already
 }
 
 }  // namespace

@@ -1,14 +1,23 @@
-#include "store/spool.h"
-
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
+#include <sys/stat.h>
 #include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <future>
+#include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 
+#include "store/lane_file.h"
+#include "store/spool.h"
 #include "store/support.h"
+#include "store/transfers.h"
 
 namespace detent::store::test {
 namespace {
@@ -332,6 +341,192 @@ TEST_F(SpoolTest, RandomWorkOnSeveralThreads) {
     spool.close(lanes[1]);
   }
   EXPECT_EQ(files(), 0u);
+}
+
+// What waits for a disk that does not write: no more than the writer was given.
+
+using WriterTest = SpoolTest;
+
+constexpr std::size_t kRecord = 50'000;
+constexpr std::uint64_t kBuffers = 600'000;
+
+/// A writer whose disk stands still until it is told to go on.
+struct Held {
+  explicit Held(const fs::path& folder)
+      : file(std::make_shared<LaneFile>(folder / "a.lane", budget)),
+        writer({kBuffers,
+                [this] {
+                  go_on.get_future().wait();
+                  return DiskAccess::buffered;
+                },
+                [](const std::shared_ptr<WriteJob>&) {}},
+               memory) {}
+
+  void push(std::size_t sample) {
+    auto job = std::make_shared<WriteJob>();
+    job->sample = sample;
+    job->file = file;
+    job->record = to_stored(record_of(kRecord, sample), false);
+    job->layout = layout_of(job->record);
+    file->charge(job->layout.size());
+    writer.push(std::move(job));
+    ++pushed;
+  }
+
+  DiskBudget budget{std::uint64_t{1} << 30};
+  Gauge memory;
+  std::promise<void> go_on;
+  std::atomic<std::size_t> pushed = 0;
+  std::shared_ptr<LaneFile> file;
+  Writer writer;
+};
+
+TEST_F(WriterTest, AProducerWaitsForADiskThatStandsStill) {
+  constexpr std::size_t kSamples = 40;
+  Held held(directory());
+  auto producer = std::async(std::launch::async, [&] {
+    for (std::size_t i = 0; i < kSamples; ++i) held.push(i);
+  });
+  // What fits comes in whatever the disk does, and nothing beyond it can: however late this is looked at.
+  constexpr std::uint64_t kStaging = 8 * 40 * 1024;  // chunks of a sixteenth of the buffers, in whole blocks
+  constexpr std::size_t kFits = (kBuffers - kStaging) / kRecord;
+  using namespace std::chrono_literals;
+  while (held.pushed < kFits && producer.wait_for(0ms) == std::future_status::timeout) std::this_thread::yield();
+  EXPECT_EQ(producer.wait_for(20ms), std::future_status::timeout);
+  EXPECT_EQ(held.pushed, kFits);
+  EXPECT_LE(held.memory.peak(), kBuffers - kStaging);
+  held.go_on.set_value();
+  producer.get();
+  held.writer.drain();
+  EXPECT_LE(held.memory.peak(), kBuffers);
+  EXPECT_EQ(held.memory.now(), kStaging);  // what is kept for the next record
+}
+
+using Place = PrefetchOrder::Place;
+
+// All places up to the limit, as "lane:sample".
+std::vector<Place> rest(PrefetchOrder walk, std::size_t ahead) {
+  std::vector<Place> out;
+  while (const auto place = walk.next(ahead)) {
+    out.push_back(*place);
+    walk.advance();
+  }
+  return out;
+}
+
+TEST(PrefetchOrder, GoesSampleBySampleAndLaneByLane) {
+  EXPECT_EQ(rest(PrefetchOrder({4, 2}, 5, 7), 9), (std::vector<Place>{{4, 5}, {2, 5}, {4, 6}, {2, 6}}));
+  EXPECT_TRUE(rest(PrefetchOrder({}, 5, 7), 9).empty());
+  EXPECT_TRUE(rest(PrefetchOrder({1}, 7, 7), 9).empty());
+  EXPECT_TRUE(rest(PrefetchOrder(), 9).empty());
+}
+
+TEST(PrefetchOrder, GoesNoFurtherThanAhead) {
+  PrefetchOrder walk({0, 1}, 0, 9);
+  EXPECT_TRUE(rest(walk, 0).empty());
+  EXPECT_EQ(rest(walk, 1), (std::vector<Place>{{0, 0}, {1, 0}}));
+  walk.asked_for({0, 0});
+  EXPECT_EQ(rest(walk, 1), (std::vector<Place>{{1, 0}, {0, 1}, {1, 1}}));
+  EXPECT_TRUE(rest(walk, 0).empty());
+  walk.asked_for({1, 0});
+  EXPECT_EQ(rest(walk, 1), (std::vector<Place>{{0, 1}, {1, 1}}));
+}
+
+TEST(PrefetchOrder, SkipsWithWhatIsAskedForAndNeverGoesBack) {
+  PrefetchOrder walk({0}, 0, 9);
+  walk.asked_for({0, 4});
+  EXPECT_EQ(rest(walk, 2), (std::vector<Place>{{0, 5}, {0, 6}}));
+  walk.asked_for({0, 2});
+  walk.asked_for({7, 8});   // another lane
+  walk.asked_for({0, 20});  // not announced
+  EXPECT_EQ(rest(walk, 2), (std::vector<Place>{{0, 5}, {0, 6}}));
+  EXPECT_FALSE(walk.holds({0, 4}));
+  EXPECT_TRUE(walk.holds({0, 5}));
+  EXPECT_FALSE(walk.holds({0, 9}));
+  EXPECT_FALSE(walk.holds({1, 6}));
+}
+
+// The nearest of the two bfloat16 that stand beside a value, found in double precision.
+std::uint16_t reference(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto below = static_cast<std::uint16_t>(bits >> 16);
+  if (std::isnan(value) || std::isinf(value) || (bits & 0xFFFF) == 0) return below;
+  const auto above = static_cast<std::uint16_t>(below + 1);
+  const double low = std::bit_cast<float>(static_cast<std::uint32_t>(below) << 16);
+  double high = std::bit_cast<float>(static_cast<std::uint32_t>(above) << 16);
+  if (std::isinf(high)) high = std::copysign(std::ldexp(1.0, 128), high);
+  const double to_low = std::abs(value - low);
+  const double to_high = std::abs(value - high);
+  if (to_low != to_high) return to_low < to_high ? below : above;
+  return below % 2 == 0 ? below : above;
+}
+
+std::uint16_t narrowed(float value) {
+  std::uint16_t half = 0;
+  narrow(std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(&half, 1)));
+  return half;
+}
+
+TEST(Bfloat16, RoundsToNearestEven) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 2'000'000; ++i) {
+    // Also the neighbourhood of ties.
+    std::uint32_t bits = static_cast<std::uint32_t>(random());
+    if (i % 4 == 0) bits = (bits & 0xFFFF0000U) + 0x7FFFU + static_cast<std::uint32_t>(i / 4 % 3);
+    const auto value = std::bit_cast<float>(bits);
+    if (std::isnan(value)) continue;
+    ASSERT_EQ(narrowed(value), reference(value)) << value;
+  }
+}
+
+TEST(Bfloat16, KeepsWhatIsNoNumber) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(narrowed(infinity), 0x7F80);
+  EXPECT_EQ(narrowed(-infinity), 0xFF80);
+  EXPECT_EQ(narrowed(std::numeric_limits<float>::max()), 0x7F80);
+  for (const std::uint32_t bits : {0x7F800001U, 0x7FFFFFFFU, 0xFF800001U, 0xFFC00000U, 0x7F80FFFFU}) {
+    const std::uint16_t half = narrowed(std::bit_cast<float>(bits));
+    EXPECT_GT(half & 0x7FFF, 0x7F80) << bits;
+    EXPECT_EQ(half >> 15, bits >> 31);
+  }
+}
+
+class HalfPrecision : public SpoolTest {};
+
+TEST_F(HalfPrecision, IsTheSameWhereverARecordRests) {
+  const Array floats = array_of(DataType::float32, {1001, 3}, 1);
+  const Array others = array_of(DataType::bfloat16, {17}, 2);
+  const Array scalar = array_of(DataType::float32, {}, 3);
+  const Array none = array_of(DataType::float32, {0}, 4);
+  Record expected = {floats, others, scalar, none};
+  for (Array& array : expected) {
+    if (array.type != DataType::float32) continue;
+    auto values = std::make_shared<std::vector<std::uint32_t>>();
+    for (std::size_t i = 0; i < array.bytes.size(); i += 4) {
+      float value;
+      std::memcpy(&value, array.bytes.data() + i, 4);
+      values->push_back(static_cast<std::uint32_t>(narrowed(value)) << 16);
+    }
+    array.bytes = std::as_bytes(std::span(*values));
+    array.owner = values;
+  }
+  for (const Residency residency : {Residency::memory, Residency::disk}) {
+    SpoolOptions with = options(residency);
+    with.half_precision = true;
+    Spool spool(with);
+    const auto lane = spool.open("a");
+    for (std::size_t i = 0; i < 3; ++i) spool.put(lane, i, {floats, others, scalar, none});
+    EXPECT_TRUE(same(spool.get(lane, 0), expected));
+    spool.sync();
+    EXPECT_TRUE(same(spool.get(lane, 0), expected));
+    if (residency == Residency::memory) {
+      EXPECT_LE(spool.use().memory_peak, 3u * (3003 * 2 + 34 + 2));
+      continue;
+    }
+    Spool full(options(Residency::disk));  // a file knows by itself what it holds
+    EXPECT_TRUE(same(full.get(full.open("a"), 2), expected));
+    full.close(full.open("a"));
+  }
 }
 
 }  // namespace

@@ -73,12 +73,13 @@ OWN_WORDS = re.compile(r"\b(?:" + "|".join(FIELD_WORDS) + r")\b(?![- ]\w)")
 # Rooms on the longest path of includes from room to room.
 MAX_LAYERS = 9
 MAX_COLUMNS = 120  # of prose
-MAX_LINES = {"src": 800, "include": 450, "python": 450, "scripts": 450, "examples": 450, "tests": 600, "bench": 600}
+MAX_LINES = {"src": 800, "include": 450, "python": 450, "scripts": 450, "examples": 450, "tests": 800, "bench": 600}
 MAX_FUNCTION_LINES = 80  # in src/
-# What src/ may have as a whole. These numbers fall with what is removed, and rise only in a commit that says why.
+# What src/ and tests/ may have as a whole. These numbers fall with what is removed, and rise only in a commit that says why.
 MAX_FILES = 480
 MAX_UNITS = 225  # sources that are compiled for Linux
 MAX_LINES_OF_SRC = 97731  # of C++
+MAX_TEST_UNITS = 82
 # The first set of tests, in seconds of processors by tests/costs.tsv (`make costs` tells what is dear); and the words of docs/ and
 # README.
 MAX_SECONDS_OF_FIRST_SET = 1165
@@ -181,18 +182,19 @@ def long_files(root):
 
 
 def growth(root):
-    """src/ grows by what a module gains, not by new fragments."""
+    """src/ and tests/ grow by what a module gains, not by new fragments."""
     paths = [path for path in (root / "src").rglob("*") if path.is_file()]
     sources = [path for path in paths if path.suffix in CPP]
     counts = {
-        "files": (len(paths), MAX_FILES),
-        "compiled sources": (sum(p.suffix == ".cpp" and "windows" not in p.parts for p in sources), MAX_UNITS),
-        "lines": (sum(path.read_bytes().count(b"\n") for path in sources), MAX_LINES_OF_SRC),
+        "src/ has {} files": (len(paths), MAX_FILES),
+        "src/ has {} compiled sources": (sum(p.suffix == ".cpp" and "windows" not in p.parts for p in sources), MAX_UNITS),
+        "src/ has {} lines": (sum(path.read_bytes().count(b"\n") for path in sources), MAX_LINES_OF_SRC),
+        "tests/ has {} compiled sources": (sum(1 for _ in (root / "tests").rglob("*.cpp")), MAX_TEST_UNITS),
     }
     for what, (count, most) in counts.items():
         if count > most:
             yield (
-                f"src/ has {count} {what}, more than {most}: put them in a module that exists or remove others; where that "
+                f"{what.format(count)}, more than {most}: put them in a module that exists or remove others; where that "
                 "cannot be, raise the number in tests/structure/structure.py, and let the commit say why"
             )
 

@@ -127,14 +127,15 @@ void f(std::error_code& out) {
         self.assert_breach({"src/exec/b.cpp": '#include "base/gone.h"\n'}, "does not exist")
 
     def test_sees_long_files(self):
-        self.assert_breach({"tests/base/b.cpp": "\n" * 601}, "601 lines")
+        self.assert_breach({"tests/base/b.cpp": "\n" * 801}, "801 lines")
         self.assert_breach({"src/base/b.cpp": "\n" * 801}, "801 lines")
-        self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 800, "tests/base/b.cpp": "\n" * 600}))
+        self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 800, "tests/base/b.cpp": "\n" * 800}))
         self.assertEqual([], self.breaches({"src/base/b.cpp": "\n" * 200, "include/detent/b.h": "\n" * 200}))
 
     def test_sees_growth(self):
         fragments = {f"src/base/b{i}.h": "" for i in range(structure.MAX_FILES)}
         self.assert_breach(fragments, "files, more than")
+        self.assert_breach({f"tests/base/b{i}.cpp": "" for i in range(structure.MAX_TEST_UNITS + 1)}, "compiled sources, more than")
         long = {f"src/base/b{i}.h": "\n" * 800 for i in range(structure.MAX_LINES_OF_SRC // 800 + 1)}
         self.assert_breach(long, "lines, more than")
         dear = {"tests/costs.tsv": f"e2e.a\t{structure.MAX_SECONDS_OF_FIRST_SET + 1}.0\ne2e.b.full\t9.0\n"}

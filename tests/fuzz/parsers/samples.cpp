@@ -1,11 +1,19 @@
-// Calibration data as a folder of files in any layout, and as a stream of arrays: what comes out fits the inputs.
-#include "data/sample.h"
+#include <zip.h>
+#include <algorithm>
+#include <vector>
 
+#include "data/load.h"
+#include "data/numpy.h"
+#include "data/pictures.h"
+#include "data/sample.h"
 #include "fuzz/fuzz.h"
+#include "fuzz/kinds.h"
 #include "onnx/wire.h"
 
 namespace detent::fuzz {
 namespace {
+
+// Calibration data as a folder of files in any layout, and as a stream of arrays: what comes out fits the inputs.
 
 using data::InputSpec;
 using onnx::DataType;
@@ -131,8 +139,127 @@ void run_stream(Bytes input) {
   try_to([&] { read(*data::open_samples(stream, inputs, options), inputs); });
 }
 
-const Registered samples{{"samples", run_files, {}, 0, 15}};
-const Registered stream{{"stream", run_stream, {}, 0, 4}};
+const Registered samples_target{{"samples", run_files, {}, 0, 15}};
+const Registered stream_target{{"stream", run_stream, {}, 0, 4}};
+
+// .npy files, and the input_N.pb files of ONNX test data.
+
+void check_array(const data::Array& array) {
+  const auto count = onnx::element_count(array.shape);
+  require(count && onnx::byte_count(array.type, *count) == array.bytes.size(), "an array has the bytes of its shape");
+  touch(array.bytes);
+}
+
+void run_npy(Bytes input) {
+  const std::string where = "'a.npy'";
+  try_to([&] {
+    const auto end = data::npy_header_end(input.first(std::min(data::kNpyPrefix, input.size())), input.size(), where);
+    require(end <= input.size(), "the header ends in the file");
+    data::parse_npy_header(input.first(end), input.size(), where);
+  });
+  try_to([&] {
+    const data::NpyHeader header = data::parse_npy_header(input, input.size(), where);
+    check_array(data::npy_array(header, input.subspan(header.data_offset), nullptr, where));
+  });
+}
+
+void run_pb(Bytes input) {
+  try_to([&] { check_array(data::parse_pb(as_text(input), "'input_0.pb'").array); });
+  try_to([&] { check_array(data::read_pb(MappedFile::open(MemoryFile(input).path(), "sample")).array); });
+}
+
+const Registered npy_target{{"npy", run_npy}};
+const Registered pb_target{{"pb", run_pb, {&kTensor}, 0, 4}};
+
+// .npz files: as they are, and, since no mutation finds a checksum, as archives that are made of the input.
+
+void read_all(Bytes archive) {
+  try_to([&] {
+    const auto npz = data::NpzFile::from_memory(archive, "'a.npz'");
+    for (std::size_t i = 0; i < npz.keys().size(); ++i) {
+      try_to([&] {
+        // As callers do, who hold the header against their budget first.
+        if (npz.header(i).data_bytes < (1 << 24)) npz.read(i);
+      });
+    }
+  });
+}
+
+/// Members: name, whether compressed, contents.
+std::vector<std::byte> packed(Parts parts) {
+  zip_error_t error;
+  zip_source_t* const into = zip_source_buffer_create(nullptr, 0, 0, &error);
+  zip_source_keep(into);
+  zip_t* const archive = zip_open_from_source(into, ZIP_TRUNCATE, &error);
+  require(archive != nullptr, "libzip makes archives");
+  while (!parts.empty()) {
+    const bool compressed = parts.byte() % 2 == 1;
+    const std::string name = parts.text();
+    const Bytes contents = parts.piece();
+    zip_source_t* const source = zip_source_buffer(archive, contents.data(), contents.size(), 0);
+    const zip_int64_t index = zip_file_add(archive, name.c_str(), source, 0);
+    if (index < 0) {
+      zip_source_free(source);
+    } else {
+      zip_set_file_compression(archive, static_cast<zip_uint64_t>(index), compressed ? ZIP_CM_DEFLATE : ZIP_CM_STORE,
+                               1);
+    }
+  }
+  if (zip_close(archive) != 0) zip_discard(archive);
+  std::vector<std::byte> bytes;
+  zip_stat_t info;
+  if (zip_source_stat(into, &info) == 0 && (info.valid & ZIP_STAT_SIZE) != 0 && zip_source_open(into) == 0) {
+    bytes.resize(info.size);
+    require(zip_source_read(into, bytes.data(), bytes.size()) >= 0, "libzip reads what it wrote");
+    zip_source_close(into);
+  }
+  zip_source_free(into);
+  return bytes;
+}
+
+void run_npz(Bytes input) {
+  if (as_text(input).starts_with("PK")) return read_all(input);
+  const auto archive = packed(Parts(input));
+  read_all(archive);
+}
+
+const Registered npz_target{{"npz", run_npz, {}, 0, 3}};
+
+// Pictures: JPEG and PNG.
+
+void run_picture(Bytes input) {
+  const MemoryFile file(input);
+  try_to([&] {
+    const auto picture = data::read_picture(file.path());
+    require(picture.width > 0 && picture.height > 0, "a picture has pixels");
+    require(picture.rgb.size() == 3 * picture.width * picture.height, "each pixel has three bytes");
+    if (picture.rgb.size() > 1 << 20) return;
+    for (const std::size_t size : {1, 7, 64}) {
+      const auto other = data::resized(picture, size, 9);
+      require(other.rgb.size() == 3 * 9 * size, "a picture gets the size that is asked for");
+    }
+  });
+}
+
+const Registered picture_target{{"picture", run_picture, {}, 0, 20}};
+
+// .wav files.
+
+void run_wav(Bytes input) {
+  try_to([&] {
+    const auto wave = data::parse_wav(input, "'a.wav'");
+    require(wave.frames() > 0 && wave.values.size() <= input.size(), "a file has the values that it holds");
+    std::vector<float> values(std::min<std::uint64_t>(wave.frames(), 4096) + 1);
+    data::read_channel(wave, wave.channels - 1, wave.frames() - (values.size() - 1), values);
+    require(values.back() == 0, "behind the end is silence");
+    if (!wave.is_float) {
+      const auto in_range = [](float value) { return value >= -1 && value <= 1; };
+      require(std::all_of(values.begin(), values.end(), in_range), "integers become -1 to 1");
+    }
+  });
+}
+
+const Registered wav_target{{"wav", run_wav}};
 
 }  // namespace
 }  // namespace detent::fuzz

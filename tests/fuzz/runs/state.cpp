@@ -1,28 +1,38 @@
-// What an interrupted run left in its directory, and files of settings beside models: any of them may be damaged, or
-// not what this run wrote.
+#include <nlohmann/json.hpp>
+
 #include <fcntl.h>
 #include <sys/file.h>
-
+#include <array>
+#include <cmath>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stop_token>
 #include <string_view>
 #include <thread>
 
 #include "base/json.h"
+#include "calibration/methods.h"
+#include "calibration/statistics_file.h"
 #include "fuzz/fuzz.h"
+#include "fuzz/kinds.h"
 #include "fuzz/runs/sealed.h"
 #include "mpi/peer.h"
+#include "pipeline/search_points.h"
+#include "remedies/trials.h"
+#include "run/collect.h"
 #include "run/files/model_folder.h"
 #include "run/files/run_directory.h"
+#include "shim/shared_work.h"
 #include "solve/sweep/solved_layers.h"
 #include "solve/sweep/weight_solving.h"
 #include "speed/kernels.h"
 
 namespace detent::fuzz {
 namespace {
+
+// What an interrupted run left in its directory, and files of settings beside models: any of them may be damaged, or
+// not what this run wrote.
 
 namespace fs = std::filesystem;
 
@@ -343,7 +353,173 @@ void run_state(Bytes input) {
   }
 }
 
-const Registered state{{"state", run_state, {}, 0, 20}};
+const Registered state_target{{"state", run_state, {}, 0, 20}};
+
+// Statistics files: what is read is consistent, writes back as the same bytes, merges, and every method finds a range.
+
+using calibration::Statistics;
+using calibration::Summary;
+
+calibration::Grid grid_of(const calibration::Range& range) {
+  const double step = std::max(1e-30, (static_cast<double>(range.max) - range.min) / 255);
+  return {step, range.min, range.max};
+}
+
+void find_ranges(const std::string& name, const Summary& summary) {
+  if (!summary.has_values()) return;  // nobody asks for its range
+  const QuantConfig format = preset_config("plain");
+  MethodConfig config;
+  const calibration::Quantizer quantizer = grid_of;
+  for (const auto* method : calibration::all_methods()) {
+    config.method = method->id;
+    try_to([&] {
+      const auto range = calibration::find_range({name, summary, config, format, quantizer});
+      require(range.min <= range.max, "a range is not empty");
+    });
+  }
+  calibration::minmax_range(summary, true);
+  if (!summary.histogram.empty()) calibration::best_power_of_two(summary, 8);
+}
+
+void check_others(const Statistics& statistics) {
+  std::array<Statistics, 4> others{statistics, statistics, statistics, statistics};
+  others[0].model.low ^= 1;
+  others[1].has_histograms = !statistics.has_histograms;
+  others[2].has_votes = !statistics.has_votes;
+  others[3].tensors["\n"];
+  if (statistics.tensors.contains("\n")) return;
+  for (const Statistics& other : others)
+    require(!try_to([&] { calibration::check_mergeable(statistics, other, "'z'"); }), "other statistics are refused");
+}
+
+void use(Bytes file) {
+  try_to([&] {
+    const Statistics statistics = calibration::decode(file, "'x'");
+    const std::string once = calibration::encode(statistics);
+    Statistics again;
+    require(try_to([&] { again = calibration::decode(as_byte_span(once), "'y'"); }), "what was written can be read");
+    require(calibration::encode(again) == once, "statistics read back as they were written");
+    for (const auto& [name, summary] : statistics.tensors) find_ranges(name, summary);
+    check_others(statistics);
+    calibration::check_mergeable(statistics, again, "'y'");
+    again.merge(statistics);
+    calibration::encode(again);
+  });
+}
+
+void run_statistics(Bytes input) {
+  use(input);
+  const std::string file = sealed(as_text(input));
+  use(as_byte_span(file));
+}
+
+const Registered statistics_target{{"statistics", run_statistics, {&kStatistics}}};
+
+// What other ranks send: whatever it is, a rank takes it, or says that it is no message of this program.
+
+std::vector<std::string> messages_of(Parts& parts) {
+  std::vector<std::string> messages;
+  while (!parts.empty()) messages.push_back(parts.text());
+  return messages;
+}
+
+void take_values(int rank, const std::vector<std::string>& messages) {
+  std::vector<double> sizes;
+  for (const auto& message : messages) sizes.push_back(static_cast<double>(message.size()));
+  require(shim::owners_of(sizes, 2).size() == sizes.size(), "each item has an owner");
+  for (const auto& message : messages) {
+    try_to([&] {
+      const auto share = pipeline::read_share(1, as_byte_span(message), std::vector<SearchPoint>(1));
+      require(share.attempts.size() == (share.cut_off ? 0U : 1U), "each model that was asked for has figures");
+    });
+  }
+  auto ranks = test::beside_peer(rank, messages);
+  try_to([&] {
+    pipeline::broadcast_points(&ranks, {}, {});
+    shim::any_of(&ranks, false);
+    shim::broadcast_names(&ranks, {"a", ""});
+    shim::broadcast_value(&ranks, std::uint64_t{1});
+    const auto all = shim::all_gather(&ranks, std::vector<std::byte>(3));
+    require(all.size() == 2 && (rank != 0 || all[0].size() == 3), "what rank 0 has stays");
+  });
+}
+
+void take_files(int rank, const std::vector<std::string>& messages) {
+  const fs::path directory = fresh_folder("gathered/folder");
+  put("gathered/folder/mine", as_byte_span("content"));
+  auto ranks = test::beside_peer(rank, messages);
+  try_to([&] {
+    for (const auto& name : shim::gather_files(&ranks, directory, {"mine"}))
+      require(fs::is_regular_file(fs::symlink_status(directory / name)), "what came is there");
+  });
+  require(std::distance(fs::directory_iterator(directory.parent_path()), {}) == 1, "nothing is written elsewhere");
+}
+
+// Bits of `form`: what was saved is damaged; nothing was saved, since this run goes on after another.
+void take_solved(int rank, Parts& parts) {
+  constexpr unsigned kDamaged = 1, kResumed = 2;
+  const std::size_t layers = parts.byte() % 4U;
+  const unsigned form = parts.byte();
+  std::vector<std::string> messages;
+  while (!parts.empty()) {
+    if (parts.byte() % 2 == 0) {
+      messages.push_back(parts.text());
+    } else {
+      const auto text = parts.text();
+      messages.push_back(solved_file(text, parts.piece()));
+    }
+  }
+  const fs::path directory = fresh_folder("shared");
+  auto ranks = test::beside_peer(rank, messages);
+  try_to([&] {
+    const solve::SolvedLayers solved(directory, &ranks);
+    if ((form & kResumed) == 0) solved.save(1, std::vector<solve::SolvedLayer>(layers));
+    if ((form & kDamaged) != 0) put("shared/solved-1", as_byte_span("damaged"));
+    const auto found = solved.load(1, layers);
+    require(!found || found->size() == layers, "there is what was solved of each layer");
+  });
+}
+
+void take_trials(int rank, const std::vector<std::string>& messages) {
+  auto ranks = test::beside_peer(rank, messages);
+  const std::vector<remedies::Trial> trials(2);
+  try_to([&] {
+    const auto all = remedies::share_trials(&ranks, trials, {}, [](std::span<const remedies::Trial> mine) {
+      return std::vector<remedies::TrialResult>(mine.size());
+    });
+    require(all.size() == trials.size(), "each trial has a result");
+  });
+}
+
+void take_statistics(int rank, Parts& parts) {
+  calibration::Statistics statistics;
+  std::vector<std::string> messages;
+  while (!parts.empty()) {
+    const auto text = parts.text();
+    messages.push_back(sealed(text));
+    try_to([&] { statistics = calibration::decode(as_byte_span(messages.back()), "it"); });
+  }
+  auto ranks = test::beside_peer(rank, messages);
+  try_to([&] {
+    run::merge_statistics(ranks, statistics, {});
+    calibration::decode(as_byte_span(calibration::encode(statistics)), "what was merged");
+  });
+}
+
+void run_ranks(Bytes input) {
+  Parts parts(input);
+  const auto form = parts.byte();
+  const int rank = parts.byte() % 2;
+  switch (form % 5) {
+    case 0: return take_values(rank, messages_of(parts));
+    case 1: return take_files(rank, messages_of(parts));
+    case 2: return take_solved(rank, parts);
+    case 3: return take_trials(rank, messages_of(parts));
+    default: return take_statistics(rank, parts);
+  }
+}
+
+const Registered ranks_target{{"ranks", run_ranks, {}, 0, 20}};
 
 }  // namespace
 }  // namespace detent::fuzz
