@@ -336,7 +336,7 @@ void add_output(const run::Prepared& prepared, const quantization::Placement& pl
 std::size_t take_off_products(const Run& run, const run::Prepared& prepared, const quantization::Placement& placement,
                               Plan& plan) {
   if (!config::tries_stored_weights(run.options)) return 0;
-  std::set<std::string> in_float = quantization::products_to_store(prepared.model, run.options.config);
+  auto in_float = quantization::products_to_store(prepared.model, run.options.config, prepared.transposed);
   for (std::size_t n = 0; n < placement.selected.size(); ++n) {
     const auto& id = prepared.model.graph.nodes[n].id();
     if (placement.selected[n] || prepared.keeps_in_float(id)) in_float.erase(id);
