@@ -385,7 +385,8 @@ std::vector<std::size_t> weight_inputs(const Node& node) {
 }
 
 std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::Index& index, QuantType type,
-                                         const TransposedConstants& transposed, const std::vector<bool>& selected) {
+                                         const TransposedConstants& transposed, const std::vector<bool>& selected,
+                                         OtherReaders others) {
   struct Stored {
     bool in_float = false;
     double bytes = 0;
@@ -397,15 +398,17 @@ std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::
     const auto turned = transposed.find(tensor.name);
     auto& weight = weights[turned == transposed.end() ? tensor.name : turned->second];
     weight.bytes = static_cast<double>(tensor.data.size());
-    weight.in_float = weight.in_float || index.is_output(tensor.name) || index.is_captured(tensor.name);
+    bool any = false, all = !index.is_output(tensor.name) && !index.is_captured(tensor.name);
     for (const int reader : index.consumers(tensor.name)) {
       const auto n = static_cast<std::size_t>(reader);
       const auto& node = model.graph.nodes[n];
       const auto* row = weight_operator(node);
       const bool as_weight = row != nullptr && node.inputs()[row->first_weight] == tensor.name;
       if (selected[n] && as_weight) weight.readers.push_back(n);
-      weight.in_float = weight.in_float || !selected[n];
+      any = any || selected[n];
+      all = all && selected[n];
     }
+    weight.in_float = weight.in_float || !(others == OtherReaders::rounded ? any : all);
   }
   const double share = onnx::bits_of(data_type(type)) / 32.0;
   double saved = 0;

@@ -126,7 +126,7 @@ std::vector<std::string> leave_weights_that_stay(const onnx::Model& model, const
   LeftInFloat left;
   if (config.block_float != BlockFloat::none) return {};  // all weights stay
   const auto of_user = select_static_nodes(model, config);
-  for (const auto n : enlarging_nodes(model, index, config.weight_type, transposed, of_user)) {
+  for (const auto n : enlarging_nodes(model, index, config.weight_type, transposed, of_user, OtherReaders::rounded)) {
     if (selected[n]) left.add(model.graph.nodes[n], std::string(kBesideFloat));
     selected[n] = false;
   }
