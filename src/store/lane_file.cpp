@@ -242,7 +242,7 @@ Record to_record(const RecordHeader& header, const std::shared_ptr<const Aligned
 namespace {
 
 // Each step waits for the writes under way, so they are few.
-constexpr std::uint64_t kSmallestStep = std::uint64_t{16} << 20;
+constexpr std::uint64_t kSmallestStep = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestStep = std::uint64_t{256} << 20;
 
 }  // namespace
