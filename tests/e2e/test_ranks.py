@@ -442,6 +442,26 @@ exec {support.DETENT} "$@"
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("kind", ["calibrate", "quantize"])
+def test_a_full_disk_of_one_rank_is_one_line(model: Path, data: Path, tmp_path: Path, kind: str, failing: int) -> None:
+    program = by_rank(tmp_path / "run.sh", failing, "ulimit -f 8")
+    (work := tmp_path / "work").mkdir()
+    options = ["--set", "memory-level=2", "--set", "segments=3", "--preset", "plain"]
+    options += ["--no-bench"] if kind == "quantize" else []
+    command = [kind, model, "-o", tmp_path / "out", "--calibration-data", data, "--work-dir", work, *options]
+    for seconds in (2, 10, 40):  # as in test_an_error_names_the_rank
+        patience = {"OMPI_MCA_odls_base_sigkill_timeout": str(seconds)}
+        refused(r"detent: error: .*cannot write .*--work-dir", 2, *command, program=program, **patience)
+        assert not (tmp_path / "out").exists()
+        if not list(work.iterdir()):
+            break
+        shutil.rmtree(work)
+        work.mkdir()
+    assert not list(work.iterdir())
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("other", ["data", "--samples"])
 @pytest.mark.parametrize("kind", ["calibrate", "blocks", "gptq"])
