@@ -83,6 +83,7 @@ class Calibration {
   }
 
   CalibrateResult run() {
+    run::check_same_among(ranks_, options_);
     prepare();
     collect();
     if (ranks_.rank() == 0) write();

@@ -187,6 +187,12 @@ class Check {
   }
 
   void judge_by_table(const onnx::Node& node, const Signature& forms, CheckedNode& checked) const {
+    if (in_openvino() && reads_blocks_from_last(node)) {
+      checked.verdict = Verdict::refused;
+      checked.rule = "OpenVINO loads no blocks along an axis that is counted from the last";
+      checked.suggestion = "--set accuracy-level=4";
+      return;
+    }
     if (in_openvino()) {
       if (is_quantized(forms) && judge_joined(node, checked)) return;
       if (const auto beyond = checking::kernel_override(node, model_, index_, forms, static_shapes_)) {
@@ -236,6 +242,15 @@ class Check {
     if (checked.verdict == Verdict::accepted && (checked.on_cpu || in_float)) checked.verdict = Verdict::falls_back;
     if (checked.verdict != Verdict::accepted)
       checked.suggestion = change_to(table_->nearest_on_integers(node.op_type(), forms), forms);
+  }
+
+  bool reads_blocks_from_last(const onnx::Node& node) const {
+    return std::any_of(node.inputs().begin(), node.inputs().end(), [&](const auto& value) {
+      const int maker = index_.producer(value);
+      if (maker == graph::kNone) return false;
+      const auto& made = model_.graph.nodes[static_cast<std::size_t>(maker)];
+      return made.is("DequantizeLinear") && made.int_or("block_size", 0) > 0 && made.int_or("axis", 1) < 0;
+    });
   }
 
   // A product that OpenVINO joins with others.

@@ -211,12 +211,12 @@ void add_device_memory(const QuantizeOptions& options, const planning::Circumsta
 }
 
 // Without a budget that was given, the run leaves nothing out.
-void add_stage(const Run& run, std::string what, std::uint64_t bytes, Plan& plan) {
+void add_stage(const Run& run, std::string what, std::uint64_t bytes, Plan& plan, bool only_if_needed = false) {
   if (bytes == 0) return;
   const bool left_out = run.options.resources.memory_budget && bytes > plan.memory_budget;
   if (left_out) what += ": left out";
   plan.stages.push_back({std::move(what), bytes});
-  if (!left_out) plan.peak_memory = std::max(plan.peak_memory, bytes);
+  if (!left_out && !only_if_needed) plan.peak_memory = std::max(plan.peak_memory, bytes);
 }
 
 std::uint64_t within_budget(const Run& run, std::uint64_t bytes) {
@@ -328,6 +328,10 @@ void add_output(const run::Prepared& prepared, const quantization::Placement& pl
     if (source != prepared.transposed.end() && quantized.contains(source->second)) continue;  // stored once
     const auto type = quantization::type_of(*found->second, config);
     bytes += size / (32 / static_cast<std::uint64_t>(onnx::bits_of(quantization::data_type(type))));
+    const auto axis = static_cast<std::size_t>(found->second->granularity.axis);
+    // Scales of the channels, and of the bias that is added to them; zero points of both.
+    if (!found->second->granularity.is_tensor() && axis < tensor.dims.size())
+      bytes += 13 * static_cast<std::uint64_t>(tensor.dims[axis]);
   }
   forecast.plan.output_bytes = bytes + graph_bytes(model);
 }
@@ -336,11 +340,12 @@ void add_output(const run::Prepared& prepared, const quantization::Placement& pl
 std::size_t take_off_products(const Run& run, const run::Prepared& prepared, const quantization::Placement& placement,
                               Plan& plan) {
   if (!config::tries_stored_weights(run.options)) return 0;
-  std::set<std::string> in_float = quantization::products_to_store(prepared.model, run.options.config);
+  auto in_float = quantization::products_to_store(prepared.model, run.options.config, prepared.transposed);
   for (std::size_t n = 0; n < placement.selected.size(); ++n) {
     const auto& id = prepared.model.graph.nodes[n].id();
     if (placement.selected[n] || prepared.keeps_in_float(id)) in_float.erase(id);
   }
+  in_float = quantization::products_in_float(prepared.model, in_float);
   std::set<std::string> weights;
   for (const auto& node : prepared.model.graph.nodes) {
     if (in_float.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
@@ -463,10 +468,13 @@ void predict_integers(Run& run, Forecast& forecast) {
   plan.nodes_in_float -= products;
   plan.finetune.only_if_needed = config::may_tune(options);
   if (!forecast.types) return;
-  add_stage(run, "tuning weights", forecast.memory.tuning, plan);
+  add_stage(run, "tuning weights", forecast.memory.tuning, plan, plan.finetune.only_if_needed);
   if (!tunes(options.finetune.rounding) && !plan.finetune.only_if_needed) return;
   const auto config = plan.finetune.only_if_needed ? remedies::automatic_gptq(options.finetune) : options.finetune;
   add_finetune(prepared_of(run).model, config, options.device, forecast, plan);
+  plan.work_bytes += solve::planned_files(plan.memory_budget, forecast.memory.tuning, !plan.finetune.only_if_needed,
+                                          prepared_of(run).model, *forecast.types, placement_of(run).selected,
+                                          std::max<std::size_t>(plan.samples, 1), config);
   if (!options.device.is_cpu()) run.result.notes.emplace_back("times are those of the CPU");
 }
 
@@ -479,7 +487,7 @@ void predict_proof(Run& run, Forecast& forecast) {
 
 // Left out under a budget that has no room for it.
 void predict_choosing_again(Run& run, Forecast& forecast) {
-  add_stage(run, "layers computed otherwise", within_budget(run, forecast.memory.searching), forecast.plan);
+  add_stage(run, "layers computed otherwise", within_budget(run, forecast.memory.searching), forecast.plan, true);
 }
 
 void predict_timing(Run& run, Forecast& forecast) {
@@ -526,15 +534,24 @@ std::uint64_t pair_bytes(const Run& run, const run::NodesByFormat& nodes) {
 }  // namespace
 
 std::uint64_t graph_bytes(const onnx::Model& model) {
+  constexpr std::uint64_t kFields = 4, kAttributeBytes = 20;
   std::uint64_t bytes = 0;
-  for (const auto& node : model.graph.nodes) bytes += 64 + node.name().size();
+  for (const auto& node : model.graph.nodes) {
+    bytes += kFields + node.name().size() + node.op_type().size() + kAttributeBytes * node.attributes().size();
+    for (const auto& value : node.inputs()) bytes += kFields + value.size();
+    for (const auto& value : node.outputs()) bytes += kFields + value.size();
+  }
   return bytes;
 }
 
 std::uint64_t saved_by_8_bits(const onnx::Model& model, const std::set<std::string>& constants) {
   std::uint64_t bytes = 0;
-  for (const auto& tensor : model.graph.initializers)
-    bytes += constants.contains(tensor.name) ? tensor.data.size() / 4 * 3 : 0;
+  for (const auto& tensor : model.graph.initializers) {
+    if (!constants.contains(tensor.name) || tensor.dims.empty()) continue;
+    const auto channels = static_cast<std::uint64_t>(std::max(tensor.dims.front(), tensor.dims.back()));
+    const auto added = kPairBytes + sizeof(float) * channels;  // a scale each, a Cast and a Mul
+    bytes += tensor.data.size() / 4 * 3 - std::min(tensor.data.size() / 4 * 3, added);
+  }
   return bytes;
 }
 

@@ -197,9 +197,10 @@ std::optional<Summation> summation(const Node& node, const std::vector<std::int6
 
 class Placer {
  public:
-  Placer(const onnx::Model& model, const QuantConfig& config)
+  Placer(const onnx::Model& model, const QuantConfig& config, const TransposedConstants& transposed)
       : model_(model),
         config_(config),
+        transposed_(transposed),
         index_(model),
         selected_(selection(model, config)),
         before_logarithms_(graph::front_end(model, index_, graph::FrontEnds::logarithms)),
@@ -282,6 +283,12 @@ class Placer {
       if (std::any_of(inputs.begin(), inputs.end(), [&](std::size_t i) { return is_kept(node.inputs()[i]); }))
         beside_kept_.insert(n);
     }
+    if (beside_kept_.size() == before) {
+      std::vector<bool> placed(model_.graph.nodes.size());
+      for (const auto n : placement_.nodes) placed[n] = true;
+      for (const auto n : enlarging_nodes(model_, index_, config_.weight_type, transposed_, placed))
+        beside_kept_.insert(n);
+    }
     return beside_kept_.size() > before;
   }
 
@@ -315,8 +322,7 @@ class Placer {
     }
     if (marks.empty()) return false;
     if (names_none_ && before_logarithms_.contains(n)) return leave(node, std::string(kBeforeLogarithm));
-    if (beside_kept_.contains(n))
-      return leave(node, "what else reads its weight, or is an output, keeps that in float");
+    if (beside_kept_.contains(n)) return leave(node, std::string(kBesideFloat));
     if (const auto reason = reason_against(node); !reason.empty()) return leave(node, reason);
     for (const auto& mark : marks) {
       const auto known = known_.find(mark.value);
@@ -356,6 +362,7 @@ class Placer {
 
   const onnx::Model& model_;
   const QuantConfig& config_;
+  const TransposedConstants& transposed_;
   graph::Index index_;
   std::vector<bool> selected_;
   std::set<std::size_t> before_logarithms_;
@@ -377,15 +384,52 @@ std::vector<std::size_t> weight_inputs(const Node& node) {
   return inputs;
 }
 
+std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::Index& index, QuantType type,
+                                         const TransposedConstants& transposed, const std::vector<bool>& selected,
+                                         OtherReaders others) {
+  struct Stored {
+    bool in_float = false;
+    double bytes = 0;
+    std::vector<std::size_t> readers;  // of integers
+  };
+  std::map<std::string, Stored> weights;  // by the one that the others are transposes of
+  for (const auto& tensor : model.graph.initializers) {
+    if (tensor.type != onnx::DataType::float32 || index.consumers(tensor.name).empty()) continue;
+    const auto turned = transposed.find(tensor.name);
+    auto& weight = weights[turned == transposed.end() ? tensor.name : turned->second];
+    weight.bytes = static_cast<double>(tensor.data.size());
+    bool any = false, all = !index.is_output(tensor.name) && !index.is_captured(tensor.name);
+    for (const int reader : index.consumers(tensor.name)) {
+      const auto n = static_cast<std::size_t>(reader);
+      const auto& node = model.graph.nodes[n];
+      const auto* row = weight_operator(node);
+      const bool as_weight = row != nullptr && node.inputs()[row->first_weight] == tensor.name;
+      if (selected[n] && as_weight) weight.readers.push_back(n);
+      any = any || selected[n];
+      all = all && selected[n];
+    }
+    weight.in_float = weight.in_float || !(others == OtherReaders::rounded ? any : all);
+  }
+  const double share = onnx::bits_of(data_type(type)) / 32.0;
+  double saved = 0;
+  std::vector<std::size_t> beside;
+  for (const auto& [name, weight] : weights) {
+    if (weight.readers.empty()) continue;
+    saved += weight.bytes * ((weight.in_float ? 0 : 1) - share);
+    if (weight.in_float) beside.insert(beside.end(), weight.readers.begin(), weight.readers.end());
+  }
+  return saved < 0 ? beside : std::vector<std::size_t>();
+}
+
 DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
                                const TransposedConstants& transposed) {
-  auto placement = Placer(model, config).place();
+  auto placement = Placer(model, config, transposed).place();
   share_transposed(transposed, placement.weights.marks);
   return placement;
 }
 
 std::vector<std::size_t> dynamic_nodes(const onnx::Model& model, const QuantConfig& config) {
-  return Placer(model, config).find();
+  return Placer(model, config, {}).find();
 }
 
 bool names_recurrent(const QuantConfig& config) {
@@ -399,7 +443,7 @@ std::vector<std::size_t> recurrent_layers(const onnx::Model& model, const QuantC
   if (!names_recurrent(config) && !config::tries_recurrent(config)) return {};
   QuantConfig own = config;
   own.op_types = {"LSTM"};
-  return Placer(model, own).find();
+  return Placer(model, own, {}).find();
 }
 
 }  // namespace detent::quantization

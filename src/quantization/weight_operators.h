@@ -70,6 +70,16 @@ struct DynamicPlacement {
 /// Which inputs of such a node are weights: none of other nodes.
 std::vector<std::size_t> weight_inputs(const onnx::Node& node);
 
+/// What other nodes read of a weight that has become integers.
+enum class OtherReaders : std::uint8_t { unrounded, rounded };
+
+/// Of the selected nodes those whose weight stays in float as well, since another node or a transpose of it is read so,
+/// where integers beside such weights take more than integers instead of the others save: none if they do not.
+std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::Index& index, QuantType type,
+                                         const TransposedConstants& transposed, const std::vector<bool>& selected,
+                                         OtherReaders others = OtherReaders::unrounded);
+inline constexpr std::string_view kBesideFloat = "what else reads its weight, or is an output, keeps that in float";
+
 /// Of the selected nodes, or where no types are named of all MatMul, Gemm, LSTM and Gather nodes, those that read
 /// float32 weights. They get a scale for each output or, without QuantConfig::per_channel, for each weight, LSTM for
 /// each direction; tables one for each row. Constants of `transposed` share scales with those that they are the

@@ -361,6 +361,8 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
       memory.tuning = solve::planned_memory(budget, false, model, types, placement.selected, samples.count,
                                             automatic_gptq(options.finetune), circumstances.threads);
   }
+  if (measures && placement.marks.empty() && config::tries_stored_weights(options))
+    memory.proving = proving_memory(*cost);
   if (tunes(options.finetune.rounding))
     memory.tuning = solve::planned_memory(budget, true, model, types, placement.selected, samples.count,
                                           options.finetune, circumstances.threads);

@@ -370,7 +370,7 @@ class StoredProducts : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
     const auto& config = evaluator.options().config;
-    auto products = quantization::products_to_store(draft.prepared.model, config);
+    auto products = quantization::products_to_store(draft.prepared.model, config, draft.prepared.transposed);
     std::erase_if(products, [&](const auto& id) { return draft.prepared.keeps_in_float(id); });
     const auto& emitted = draft.emitted->model;
     products_ = quantization::products_in_float(emitted, products);

@@ -85,7 +85,8 @@ void check_same_samples(shim::Ranks& ranks, const Options& options) {
   hasher.add(static_cast<std::uint64_t>(options.max_samples));
   hasher.add(static_cast<std::uint64_t>(options.batch_size));
   for (const auto& value : options.input_values) hasher.add(value + "\n");
-  if (options.calibration_data) hasher.add(samples_at(*options.calibration_data).text());
+  if (const std::optional<fs::path> data = options.calibration_data; data && !data->empty())
+    hasher.add(samples_at(*data).text());
   const auto mine = hasher.result();
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
     throw bad_input("the samples, or how many of them are read, are others than those of rank 0",
@@ -125,18 +126,27 @@ SearchOptions options_of(const shim::Ranks& ranks, SearchOptions options) {
   return options;
 }
 
+Error named(const Error& e, int rank) {
+  return {e.kind(), fmt::format("rank {} on {}: {}", rank, host_name(), e.what()), e.hint()};
+}
+
+template <class Options>
+void check_same(shim::Ranks& ranks, const Options& options) {
+  check_same_options(ranks, options);
+  check_same_model(ranks, options);
+  check_same_samples(ranks, options);
+}
+
 template <class Options, class Result>
 Result among(shim::Ranks& ranks, const Options& options, const std::function<Result(const Options&)>& call) {
   Result result;
   const int rank = ranks.rank(), size = ranks.size();
   try {
-    check_same_options(ranks, options);
-    check_same_model(ranks, options);
-    check_same_samples(ranks, options);
+    check_same(ranks, options);
     result = call(options_of(ranks, options));
   } catch (const ShareDone&) {
   } catch (const Error& e) {
-    throw Error(e.kind(), fmt::format("rank {} on {}: {}", rank, host_name(), e.what()), e.hint());
+    throw named(e, rank);
   }
   result.rank = rank;
   result.ranks = size;
@@ -153,6 +163,15 @@ void leave_rest_to_first(const Resources& resources) {
 double measured_by_first(const Resources& resources, const std::stop_token& stop,
                          const std::function<double()>& measure) {
   return shim::broadcast_value(resources.ranks, shim::rank_of(resources.ranks) == 0 ? measure() : 0, stop);
+}
+
+void check_same_among(shim::Ranks& ranks, const CalibrateOptions& options) {
+  if (ranks.size() == 1) return;
+  try {
+    check_same(ranks, options);
+  } catch (const Error& e) {
+    throw named(e, ranks.rank());
+  }
 }
 
 QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,

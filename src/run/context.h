@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "detent/calibrate.h"
 #include "detent/progress.h"
 #include "detent/quantize.h"
 #include "detent/resources.h"
@@ -83,9 +84,12 @@ void leave_rest_to_first(const Resources& resources);
 double measured_by_first(const Resources& resources, const std::stop_token& stop,
                          const std::function<double()>& measure);
 
+/// Collective: throws usage where ranks have other options, and bad_input where they do not read the same model and
+/// samples. Errors name the rank and its host.
+void check_same_among(shim::Ranks& ranks, const CalibrateOptions& options);
+
 /// Calls `call` on each rank with the options that it has there: ranks other than 0 write, report and keep nothing.
-/// Errors name the rank and its host. Throws usage where ranks have other options, and bad_input where they do not read
-/// the same model.
+/// Throws what check_same_among() throws, and names the rank and its host in all errors.
 QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,
                          const std::function<QuantizeResult(const QuantizeOptions&)>& call);
 SearchResult run_among(shim::Ranks& ranks, const SearchOptions& options,

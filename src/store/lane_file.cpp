@@ -242,7 +242,7 @@ Record to_record(const RecordHeader& header, const std::shared_ptr<const Aligned
 namespace {
 
 // Each step waits for the writes under way, so they are few.
-constexpr std::uint64_t kSmallestStep = std::uint64_t{16} << 20;
+constexpr std::uint64_t kSmallestStep = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestStep = std::uint64_t{256} << 20;
 
 }  // namespace
@@ -373,7 +373,7 @@ std::uint64_t LaneFile::append(std::uint64_t size) {
 // Extends the file to `end` and some more. The part up to `end` is charged to its record, the rest is borrowed.
 void LaneFile::allocate_ahead(std::uint64_t end) {
   const std::uint64_t had = allocated_ - end_;
-  std::uint64_t ahead = budget_->borrow_ahead(std::clamp(whole_blocks(end_), kSmallestStep, kLargestStep));
+  std::uint64_t ahead = budget_->borrow_ahead(std::clamp(whole_blocks(end_ / 4), kSmallestStep, kLargestStep));
   const auto allocate = [&] {
     const auto from = static_cast<off_t>(allocated_);
     const auto length = static_cast<off_t>(end + ahead - allocated_);

@@ -1,5 +1,8 @@
 """AWQ on weights in blocks: inputs are divided in what makes them, weights multiplied, and results stay what they are."""
 
+import os
+import signal
+
 import decoders
 import numpy as np
 import onnx
@@ -211,6 +214,29 @@ def test_same_bytes(tmp_path: Path) -> None:
         (tmp_path / point).mkdir()
         found = support.resumed_after_kill(point, model, data, tmp_path / point, "--weights-only")
         assert support.sha256(found) == support.sha256(tmp_path / "q.onnx"), point
+
+
+@pytest.mark.parametrize("point", ["weights.factors=kill@1", "weights.solved=kill@3"])
+def test_factors_that_are_damaged_are_chosen_again(point: str, tmp_path: Path) -> None:
+    """And with them what was solved with them."""
+    g = Graph()
+    value = by_gate(g)
+    g.add("MatMul", [value, g.weight("first", 256)], "y")
+    model = g.save(tmp_path / "m.onnx", "y")
+    data = support.save_samples(tmp_path / "data", samples())
+    support.weights_only(model, tmp_path / "q.onnx", "--calibration-data", data)
+    (work := tmp_path / "work").mkdir()
+    command = ["quantize", model, "-o", tmp_path / "again.onnx", "--weights-only", "--calibration-data", data]
+    command += ["--work-dir", work, "--resume"]
+    for damage in (lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?"), lambda file: file.unlink()):
+        killed = support.detent(*command, env={**os.environ, "DETENT_FAILPOINT": point})
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        for file in (factors := list(work.rglob("factors-*.bin"))):
+            damage(file)
+        assert factors
+        done = support.detent(*command)
+        assert done.returncode == 0, done.stderr
+        assert support.sha256(tmp_path / "again.onnx") == support.sha256(tmp_path / "q.onnx")
 
 
 def test_refused_without_samples(tmp_path: Path) -> None:

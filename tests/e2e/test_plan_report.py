@@ -361,7 +361,11 @@ def test_the_plan_of_the_same_line(trained: list[object], options: list[object])
         assert 0.7 * planned["nodes_quantized"] <= done["nodes_quantized"] <= planned["nodes_with_gates"]
     else:
         assert done["nodes_quantized"] == planned["nodes_quantized"]
-    assert planned["peak_memory_bytes"] == max(stage["bytes"] for stage in planned["stages"])
+    rare = (
+        ["layers computed otherwise"] + ["tuning weights"] * planned["finetune"]["only_if_needed"] if "finetune" in planned else []
+    )
+    always = [stage["bytes"] for stage in planned["stages"] if stage["what"] not in rare]
+    assert planned["peak_memory_bytes"] == max(always)
     ran = {stage["name"] for stage in done["stages"]}
     only_if = {
         "tuning weights": "Fast Finetune" in ran,

@@ -440,3 +440,49 @@ exec {support.DETENT} "$@"
     says = r"rank [1-2] on \S+: the options, or detent, are others than those of rank 0; start all"
     refused(says, 3, "quantize", model, "-o", tmp_path / "q.onnx", "--weights-only", "--no-bench", program=script)
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("kind", ["calibrate", "quantize"])
+def test_a_full_disk_of_one_rank_is_one_line(model: Path, data: Path, tmp_path: Path, kind: str, failing: int) -> None:
+    program = by_rank(tmp_path / "run.sh", failing, "ulimit -f 8")
+    (work := tmp_path / "work").mkdir()
+    options = ["--set", "memory-level=2", "--set", "segments=3", "--preset", "plain"]
+    options += ["--no-bench"] if kind == "quantize" else []
+    command = [kind, model, "-o", tmp_path / "out", "--calibration-data", data, "--work-dir", work, *options]
+    for seconds in (2, 10, 40):  # as in test_an_error_names_the_rank
+        patience = {"OMPI_MCA_odls_base_sigkill_timeout": str(seconds)}
+        refused(r"detent: error: .*cannot write .*--work-dir", 2, *command, program=program, **patience)
+        assert not (tmp_path / "out").exists()
+        if not list(work.iterdir()):
+            break
+        shutil.rmtree(work)
+        work.mkdir()
+    assert not list(work.iterdir())
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("other", ["data", "--samples"])
+@pytest.mark.parametrize("kind", ["calibrate", "blocks", "gptq"])
+def test_other_samples_are_refused(model: Path, data: Path, tmp_path: Path, kind: str, other: str) -> None:
+    """Each rank takes its share of what must be the same samples, or counted otherwise they would be others."""
+    folders = [tmp_path / "usual", tmp_path / "other"]
+    for folder in folders:
+        shutil.copytree(data, folder / "data")
+    if other == "data":
+        sample = sorted((folders[1] / "data").iterdir())[4]
+        np.savez(sample, x0=np.zeros((1, 30, 96), np.float32))
+    script = tmp_path / "run.sh"
+    script.write_text(f"""#!/bin/sh
+[ "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = 1 ] || exec {support.DETENT} "$@" --samples 8
+cd {folders[1]}
+exec {support.DETENT} "$@" --samples {8 if other == "data" else 7}
+""")
+    script.chmod(0o755)
+    options = {"calibrate": [], "blocks": ["--weights-only"], "gptq": [*BALANCED, "--finetune", "gptq", "--optimize-for", "size"]}
+    quantizes = [] if kind == "calibrate" else ["--no-bench"]
+    command = ["calibrate" if kind == "calibrate" else "quantize", model, "-o", tmp_path / "out", "--calibration-data", "data"]
+    says = r"rank [1-2] on \S+: the (samples|options, or detent),.* others than"
+    refused(says, 3, *command, *options[kind], *quantizes, program=script, cwd=folders[0])
+    assert not (tmp_path / "out").exists()

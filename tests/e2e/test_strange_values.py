@@ -104,6 +104,27 @@ def test_weights_without_elements(tmp_path: Path, options: list[str]) -> None:
     assert support.sqnr(float_model, quantized) > 10
 
 
+SOLVERS = ["gptq", pytest.param("adaround", marks=pytest.mark.full), pytest.param("adaquant", marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("value", [np.inf, -3.4e38])
+def test_biases_beyond_all_values(tmp_path: Path, value: float, solver: str) -> None:
+    """They are no damage of the disk: a right file, or one line."""
+    b = Builder(4)
+    bias = np.zeros(16, np.float32)
+    bias[3] = value
+    x = b.add("Relu", b.add("Gemm", "x", b.weight("w", 16, 16), b.constant("b", bias, np.float32)))
+    onnx.save(b.model({"x": (FLOAT, ["n", 16])}, [b.add("MatMul", x, b.weight("u", 16, 16))]), tmp_path / "m.onnx")
+    rng = np.random.default_rng(3)
+    data = support.save_samples(tmp_path / "d", [{"x": rng.normal(0, 1, (4, 16)).astype(np.float32)} for _ in range(4)])
+    command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--finetune", solver]
+    for options in ([], ["--set", "allow-nonfinite"]):
+        result = support.detent(*command, "--set", "num-iterations=5", *options)
+        assert result.returncode in (0, BAD_INPUT), result.stderr
+        assert result.stderr.count("detent: error: ") == (result.returncode != 0), result.stderr
+
+
 def test_metadata_are_read_when_the_model_is(tmp_path: Path, model: Path, data: Path) -> None:
     """An entry with a group, which nothing writes: no command meets it in the midst of its work."""
     for number, entry in enumerate((b"\x0a\x01a\x1b\x08\x01\x1c", b"\x0b\x0c")):

@@ -347,8 +347,9 @@ def test_prelu_stays_on_the_htp_beside_16_bits(tmp_path):
             read = b.add("PRelu", read, b.constant(f"s{i}", np.full((8, 1, 1), 0.25)), name=f"prelu{i}")
     onnx.save(b.model({"x": (FLOAT, [1, 8, 16, 16])}, [read]), tmp_path / "m.onnx")
     save_samples(tmp_path / "data", [{"x": rng.normal(0, 1, (1, 8, 16, 16)).astype(np.float32)} for _ in range(8)])
-    out = quantized(tmp_path, "qnn", "--set", "equalize=off", preset="balanced")
-    told = checked(out, "qnn")
-    assert (told["falls_back"], told["refused"], told["partitions"]) == (0, 0, 1), told
+    for target in ("qnn:a16", "qnn"):
+        out = quantized(tmp_path, target, "--set", "equalize=off", preset="balanced")
+        told = checked(out, target)
+        assert (told["falls_back"], told["refused"], told["partitions"]) == (0, 0, 1), told
     wide = onnx.load(out).graph.initializer
     assert any(t.data_type == onnx.TensorProto.UINT16 for t in wide)

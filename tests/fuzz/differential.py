@@ -1,6 +1,6 @@
 """Mutated models, and valid ones at random, through detent, ONNX Runtime and onnx's checker: detent refuses, or agrees.
 
-    differential.py DETENT [--count N | --minutes M] [--seed S] [--keep FOLDER] [--forms]
+    differential.py DETENT [--count N | --minutes M] [--seed S] [--keep FOLDER] [--forms [--runtimes FOLDER]]
 
 Of each model detent makes a quantized one, and the float one as it was calibrated (--set prepared-output). It has to end with
 one of its exit codes; a model that the runtime does not run must be refused, the prepared one must compute what the
@@ -8,7 +8,8 @@ runtime computes of the given one, and what is written must load. Exit code 1 wh
 the models. Of four models one is not mutated but made at random (random_graphs.py): what the runtime runs of these must
 not be refused. With --forms all models are made at random, some of them strange, and each goes through a form that is
 drawn for it: what is written has to load and to be within 6 dB of the float model at the runtime's default optimizations,
-or detent says that it is not (100 runs are a test; by night --count 5000).
+or detent says that it is not (100 runs are a test; by night --count 5000). --runtimes build/deps/runtimes asks the same of
+other versions of ONNX Runtime (`make runtimes`), as far as they load both models.
 
 Models that only the checker refuses are counted: the runtime is the one that deployed models meet.
 """
@@ -210,6 +211,33 @@ def judge(detent: Path, model: Path, folder: Path, seen: Counter, is_valid: bool
     return "" if outputs(out, feed) is not None else "the runtime does not run the quantized model"
 
 
+RUN = """
+import sys
+import numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level, options.intra_op_num_threads = 4, 1
+for model, results in ((sys.argv[2], sys.argv[3]), (sys.argv[4], sys.argv[5])):
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    np.savez(results, *session.run(None, dict(np.load(sys.argv[1]))))
+"""
+
+
+def far_elsewhere(runtimes: list[Path], model: Path, out: Path, folder: Path, seen: Counter) -> str:
+    """Which other version of the runtime computes something else of the written model than of the given one."""
+    results = [folder / "float.npz", folder / "found.npz"]
+    for runtime in runtimes:
+        given = [folder / "data" / "0.npz", model, results[0], out, results[1]]
+        command = [sys.executable, "-c", RUN, *map(str, given)]
+        env = {**os.environ, "PYTHONPATH": str(runtime)}
+        if subprocess.run(command, env=env, capture_output=True, timeout=120, check=False).returncode != 0:
+            seen[f"not run by {runtime.name}"] += 1
+            continue
+        wanted, found = ([arrays[name] for name in arrays.files] for arrays in map(np.load, results))
+        if (db := worst_db(wanted, found)) < FAR_DB:
+            return f"{db:.1f} dB in {runtime.name} without a word"
+    return ""
+
+
 def worst_db(wanted: list[np.ndarray], found: list[np.ndarray]) -> float:
     worst = np.inf
     for x, y in zip(wanted, found, strict=True):
@@ -219,7 +247,7 @@ def worst_db(wanted: list[np.ndarray], found: list[np.ndarray]) -> float:
     return worst
 
 
-def judge_form(detent: Path, model: Path, folder: Path, seen: Counter, rng: random.Random) -> str:
+def judge_form(detent: Path, model: Path, folder: Path, seen: Counter, rng: random.Random, runtimes: list[Path]) -> str:
     """What does not hold of one form; "": nothing."""
     feed = in_child(lambda: sample(session(model).get_inputs()))
     wanted = outputs(model, feed, optimized=True) if feed is not None else None
@@ -244,8 +272,11 @@ def judge_form(detent: Path, model: Path, folder: Path, seen: Counter, rng: rand
     found = outputs(out, feed, optimized=True)
     if found is None:
         return f"{form}: the runtime does not run the quantized model"
+    if any(word in told for word in WORDS):
+        return ""
     db = worst_db(wanted, found)
-    return f"{form}: {db:.1f} dB without a word" if db < FAR_DB and not any(word in told for word in WORDS) else ""
+    wrong = f"{db:.1f} dB without a word" if db < FAR_DB else far_elsewhere(runtimes, model, out, folder, seen)
+    return f"{form}: {wrong}" if wrong else ""
 
 
 def main() -> int:
@@ -256,7 +287,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--forms", action="store_true")
+    parser.add_argument("--runtimes", type=Path)
     given = parser.parse_args()
+    runtimes = sorted(given.runtimes.glob("[0-9]*")) if given.runtimes else []
     rng, seen, findings, tried = random.Random(given.seed), Counter(), 0, 0
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory(prefix="differential-") as scratch:
@@ -272,7 +305,10 @@ def main() -> int:
             path = folder / "model.onnx"
             path.write_bytes(model.SerializeToString())
             detent = given.detent.resolve()
-            wrong = judge_form(detent, path, folder, seen, rng) if given.forms else judge(detent, path, folder, seen, is_valid)
+            if given.forms:
+                wrong = judge_form(detent, path, folder, seen, rng, runtimes)
+            else:
+                wrong = judge(detent, path, folder, seen, is_valid)
             if wrong:
                 findings += 1
                 print(f"finding: model {tried} of seed {given.seed}: {wrong}")

@@ -511,6 +511,21 @@ TEST_F(Budget, DiskTakesNoMoreThanItsShare) {
   }
 }
 
+TEST_F(Budget, SmallAndLargeLanesReserveLittleAhead) {
+  for (const DiskAccess access : all_accesses()) {
+    if (!works(access)) continue;
+    Spool spool(options(Residency::disk, access));
+    const auto a = spool.open("a");
+    std::size_t at = 0;
+    for (const std::uint64_t data : {100'000, 40'000'000}) {
+      for (; at * 100'000 < data; ++at) spool.put(a, at, record_of(100'000, at));
+      spool.sync();
+      EXPECT_LE(bytes_on_disk(lane_path("a")), data + std::max(data / 2, std::uint64_t{3} << 19)) << text_of(access);
+    }
+    spool.close(a);
+  }
+}
+
 TEST_F(Budget, AFullShareOfTheDiskIsNamedAndReleaseHelps) {
   SpoolOptions with = options();
   with.disk_bytes = 100'000;

@@ -27,8 +27,17 @@
 namespace detent::cli {
 namespace {
 
+// Of the whole run: what is known of its parts, the proof, which runs both models over samples, and opening sessions.
+double seconds_of(const Plan& p) {
+  constexpr double kSessions = 1;
+  if (p.calibration_seconds <= 0) return 0;
+  const double tuning = p.finetune.only_if_needed ? 0 : p.finetune.seconds;
+  return kSessions + 2 * p.calibration_seconds + p.measuring_seconds + tuning;
+}
+
 nlohmann::json to_json(const Plan& p) {
-  nlohmann::json out{{"samples", p.samples},
+  nlohmann::json out{{"seconds", seconds_of(p)},
+                     {"samples", p.samples},
                      {"nodes_quantized", p.nodes_quantized},
                      {"nodes_in_float", p.nodes_in_float},
                      {"nodes_may_change", p.nodes_may_change},
@@ -167,6 +176,8 @@ void print_plan(const Plan& p) {
   if (p.measuring_seconds > 0 && p.samples > 0)
     print_text("sensitivity {:>10.1f} s (rough estimate: {:.0f} times plain inference of the samples)\n",
                p.measuring_seconds, p.measuring_inferences);
+  if (const double seconds = seconds_of(p); seconds > 0)
+    print_text("in all      {:>10.1f} s (rough estimate)\n", seconds);
   if (p.transformer) print_transformer(*p.transformer);
   print_notes(p.notes);
 }

@@ -104,6 +104,34 @@ void make_own_directory(Run& run, const std::filesystem::path& file) {
                                                               .options = config::run_identity(run.options)}));
 }
 
+// Of a constant and its transpose that have got different types the 32-bit floats are stored, which the runtime turns
+// and casts when it loads the model.
+void store_transposed_once(const run::Prepared& prepared, FloatType type, onnx::Model& model) {
+  constexpr std::size_t kLeast = 1024;  // bytes; less takes no more room than the nodes do
+  const auto low = type == FloatType::float16 ? onnx::DataType::float16 : onnx::DataType::bfloat16;
+  graph::Index index(model);
+  const auto with_type = [&](const std::string& name, onnx::DataType wanted) {
+    const int at = index.initializer(name);
+    const auto& tensors = model.graph.initializers;
+    return at != graph::kNone && tensors[static_cast<std::size_t>(at)].type == wanted &&
+           tensors[static_cast<std::size_t>(at)].data.size() >= kLeast;
+  };
+  for (const auto& [turned, source] : prepared.transposed) {
+    for (const auto& [high, lowered] : {std::pair(source, turned), std::pair(turned, source)}) {
+      if (!with_type(high, onnx::DataType::float32) || !with_type(lowered, low) || index.is_output(lowered)) continue;
+      const auto between = index.fresh_name(lowered + "_float32");
+      std::vector nodes{
+          onnx::Node("Transpose", index.fresh_name(lowered + "_Transpose"), std::vector{high}, std::vector{between},
+                     std::vector{onnx::Attribute::of_ints("perm", {1, 0})}),
+          onnx::Node("Cast", index.fresh_name(lowered + "_Cast"), std::vector{between}, std::vector{lowered},
+                     std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(low))})};
+      model.graph.nodes.insert(model.graph.nodes.begin(), nodes.begin(), nodes.end());
+      std::erase_if(model.graph.initializers, [&](const auto& tensor) { return tensor.name == lowered; });
+      return store_transposed_once(prepared, type, model);
+    }
+  }
+}
+
 void convert_to_16_bits(Run& run) {
   auto& work = *run.floats;
   auto& model = run.prepared.model;
@@ -119,6 +147,7 @@ void convert_to_16_bits(Run& run) {
   const auto bytes = float_bytes(model);
   run.model = quantization::emit_floats(std::move(model), run.prepared.types, placed, work.config.float_type,
                                         work.config.keep_io_types);
+  store_transposed_once(run.prepared, work.config.float_type, run.model);
   floats.casts = cast_nodes(run.model) - std::min(casts, cast_nodes(run.model));
   const auto left = float_bytes(run.model);
   floats.constants = bytes > 0 ? 1 - static_cast<double>(left) / static_cast<double>(bytes) : 0;

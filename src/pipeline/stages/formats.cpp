@@ -46,6 +46,7 @@ void emit_block_floats(Run& run) {
   run.note(counts.notes);
   auto made = quantization::emit_block_floats(std::move(prepared.model), prepared.types, placement, config.block_float);
   run.model = std::move(made.model);
+  graph::deduplicate_constants(run.model, prepared.shapes_stored_once, true);
   run.result.notes.push_back(
       fmt::format("{} that round{} to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
                   "Quark's operator library alone",

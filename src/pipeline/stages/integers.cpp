@@ -145,7 +145,7 @@ bool measures_accuracy(Run& run) {
   const auto& prepared = work.draft.prepared;
   if (work.draft.assignment.placement.marks.empty() && !run::changes_recurrent(prepared, run.options.config) &&
       !(config::tries_stored_weights(run.options) &&
-        !quantization::products_to_store(prepared.model, run.options.config).empty()))
+        !quantization::products_to_store(prepared.model, run.options.config, prepared.transposed).empty()))
     return false;  // the float model
   if (!work.source) run.result.notes.emplace_back("accuracy was not measured: there are no samples");
   return work.source != nullptr;

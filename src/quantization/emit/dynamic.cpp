@@ -382,9 +382,11 @@ std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantCo
   return layers;
 }
 
-std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config) {
-  const auto selected = select_nodes(model, config);
+std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config,
+                                        const TransposedConstants& transposed) {
+  auto selected = select_nodes(model, config);
   const graph::Index index(model);
+  for (const auto n : enlarging_nodes(model, index, QuantType::int8, transposed, selected)) selected[n] = false;
   std::set<std::string> products;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];

@@ -37,7 +37,8 @@ std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantCo
 
 /// Of the selected convolutions and matrix products outside bodies, by Node::id(), those whose float32 weights this
 /// makes smaller.
-std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config);
+std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config,
+                                        const TransposedConstants& transposed = {});
 
 /// Of these products those whose weight is still a float32 constant that no other node reads.
 std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products);

@@ -119,6 +119,20 @@ std::vector<std::string> leave_what_is_empty(const onnx::Model& model, const gra
   return left.notes();
 }
 
+// Where the file would be larger than the float model's.
+std::vector<std::string> leave_weights_that_stay(const onnx::Model& model, const graph::Index& index,
+                                                 const QuantConfig& config, const TransposedConstants& transposed,
+                                                 std::vector<bool>& selected) {
+  LeftInFloat left;
+  if (config.block_float != BlockFloat::none) return {};  // all weights stay
+  const auto of_user = select_static_nodes(model, config);
+  for (const auto n : enlarging_nodes(model, index, config.weight_type, transposed, of_user, OtherReaders::rounded)) {
+    if (selected[n]) left.add(model.graph.nodes[n], std::string(kBesideFloat));
+    selected[n] = false;
+  }
+  return left.notes();
+}
+
 void mark_bypassed(const graph::Index& index, Placement& placement) {
   const auto selected = [&](int node) { return placement.selected[static_cast<std::size_t>(node)]; };
   for (auto& mark : placement.marks) {
@@ -341,6 +355,8 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   leave_index_arithmetic(model, index, types, config, placement.selected);
   placement.notes = leave_weights_given_out(model, index, placement.selected);
   for (auto& note : leave_what_is_empty(model, index, types, placement.selected))
+    placement.notes.push_back(std::move(note));
+  for (auto& note : leave_weights_that_stay(model, index, config, transposed, placement.selected))
     placement.notes.push_back(std::move(note));
   const auto left = placement.notes;
   Marks marks(model, types, index);

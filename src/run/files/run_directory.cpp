@@ -261,7 +261,7 @@ TempDir RunDirectory::find_or_make(const Resources& resources, const nlohmann::j
     return TempDir::adopt(run.directory);
   }
   if (!changed.empty()) throw usage_error("cannot resume the run in " + changed, "run without --resume, or as before");
-  if (resources.resume)
+  if (resources.resume && !has_identity(work_dir))  // else a part of a run, which has told it
     notes_.emplace_back("there was no interrupted run to resume: this one starts from the beginning");
   return make(work_dir, identity);
 }

@@ -74,7 +74,7 @@ void add_blocks(const Prepared& prepared, const QuantConfig& config, PossibleFor
 
 void add_stored(const Prepared& prepared, const QuantConfig& config, PossibleFormats& possible) {
   const auto& nodes = prepared.model.graph.nodes;
-  const auto products = quantization::products_to_store(prepared.model, config);
+  const auto products = quantization::products_to_store(prepared.model, config, prepared.transposed);
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     if (products.contains(nodes[n].id())) possible[n].insert(NodeFormat::w8);
   }

@@ -71,9 +71,8 @@ class Solving final : public GramReceiver {
     solved_.samples = samples;
     gather();
     for (const auto& fold : folds_) {
-      if (!paths::exists(file_of(fold))) continue;
       auto scaling = load_scaling(file_of(fold), placement_.tensors[fold.tensors.front()].rows);
-      if (!scaling.factors.empty()) solved_.scalings.emplace_back(fold, std::move(scaling));
+      if (scaling && !scaling->factors.empty()) solved_.scalings.emplace_back(fold, std::move(*scaling));
     }
     return std::move(solved_);
   }
@@ -121,7 +120,7 @@ class Solving final : public GramReceiver {
     const auto fold = std::find_if(folds_.begin(), folds_.end(), [&](const auto& f) { return f.value == value; });
     if (fold == folds_.end()) return {};
     const auto path = file_of(*fold);
-    if (paths::exists(path)) return load_scaling(path, static_cast<std::int64_t>(grams.fitted.rows));
+    if (auto earlier = load_scaling(path, static_cast<std::int64_t>(grams.fitted.rows))) return std::move(*earlier);
     const auto chosen = choose_scaling(model_, placement_, *fold, grams, solving());
     save_scaling(path, chosen);
     made_.push_back(path.filename().string());
@@ -130,6 +129,10 @@ class Solving final : public GramReceiver {
   }
 
   void find_earlier(const std::vector<BlockStage>& stages) {
+    for (const auto& fold : folds_) {  // what was solved with factors that are lost is solved again
+      if (load_scaling(file_of(fold), placement_.tensors[fold.tensors.front()].rows)) continue;
+      for (const auto t : fold.tensors) paths::remove(file_of(t));
+    }
     for (const auto& stage : stages) {
       for (const auto& input : stage.inputs) {
         for (const auto t : input.tensors) {
@@ -438,7 +441,8 @@ void save_scaling(const std::filesystem::path& path, const InputScaling& scaling
   file.commit();
 }
 
-InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows) {
+std::optional<InputScaling> load_scaling(const std::filesystem::path& path, std::int64_t rows) {
+  if (!paths::exists(path)) return std::nullopt;
   const auto file = MappedFile::open(path, "choice of factors");
   auto bytes = file->bytes();
   Fingerprint sum;
@@ -447,8 +451,7 @@ InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows) 
   bytes = bytes.first(bytes.size() - (is_whole ? sizeof(sum) : 0));
   const std::size_t most = sizeof(double) + static_cast<std::size_t>(rows) * sizeof(float);
   const bool fits = bytes.size() == most || bytes.size() == sizeof(double);
-  if (!is_whole || !fits || checksum(bytes) != sum)
-    throw bad_input(fmt::format("the saved choice of factors '{}' is damaged", path.string()), "run without --resume");
+  if (!is_whole || !fits || checksum(bytes) != sum) return std::nullopt;
   InputScaling scaling;
   std::memcpy(&scaling.exponent, bytes.data(), sizeof(double));
   scaling.factors.resize((bytes.size() - sizeof(double)) / sizeof(float));

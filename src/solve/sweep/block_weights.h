@@ -42,9 +42,9 @@ InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockP
 std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::BlockPlacement& placement,
                                               const WeightsOnlyConfig& config);
 
-/// Writes a choice, and reads it again.
+/// Writes a choice, and reads it again: none where there is no file, or a damaged one.
 void save_scaling(const std::filesystem::path& path, const InputScaling& scaling);
-InputScaling load_scaling(const std::filesystem::path& path, std::int64_t rows);
+std::optional<InputScaling> load_scaling(const std::filesystem::path& path, std::int64_t rows);
 
 struct BlockSolving {
   WeightsOnlyConfig config = {};                    // its method and sparsity

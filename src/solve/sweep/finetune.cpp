@@ -438,25 +438,60 @@ Needs needs_of(std::uint64_t budget, bool asked_for, const onnx::Model& float_mo
   return needs;
 }
 
-}  // namespace
-
-std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
-                             const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
-                             const FinetuneConfig& config, std::size_t threads) {
+// Those of a float model that will be tuned where `selected` nodes are quantized, as if they were it already.
+std::vector<TunedLayer> planned_layers(const onnx::Model& float_model, const std::vector<bool>& selected,
+                                       const FinetuneConfig& config) {
   auto layers = linear_layers(float_model);
   std::erase_if(layers, [&](const auto& layer) {
     const auto node = static_cast<std::size_t>(layer.float_node);
     return !selected[node] || !is_selected(float_model.graph.nodes[node], config);
   });
-  if (layers.empty()) return 0;
-  std::uint64_t integers = dequantized_tables(float_model, &selected);
   for (auto& layer : layers) {
     layer.quantized_node = layer.float_node;
     layer.input = layer.float_input;
-    integers += 2 * static_cast<std::uint64_t>(float_model.graph.initializers[layer.float_weight].count());
   }
+  return layers;
+}
+
+}  // namespace
+
+std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
+                             const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
+                             const FinetuneConfig& config, std::size_t threads) {
+  const auto layers = planned_layers(float_model, selected, config);
+  if (layers.empty()) return 0;
+  std::uint64_t integers = dequantized_tables(float_model, &selected);
+  for (const auto& layer : layers)
+    integers += 2 * static_cast<std::uint64_t>(float_model.graph.initializers[layer.float_weight].count());
   return needs_of(budget, asked_for, float_model, types, float_model, layers, integers, samples, config, threads)
       .peak();
+}
+
+std::uint64_t planned_files(std::uint64_t budget, std::uint64_t peak, bool asked_for, const onnx::Model& float_model,
+                            const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
+                            const FinetuneConfig& config) {
+  const auto layers = planned_layers(float_model, selected, config);
+  const graph::Index index(float_model);
+  const auto walk = planning::SegmentWalk::make(float_model, index, types, {}, {});
+  if (layers.empty() || !walk) return 0;
+  const auto stages =
+      stages_of(layers, float_model, float_model, std::min(asked_for ? kTogether : kTogetherByDefault, budget / 32));
+  const auto ranges = nodes_of(stages, float_ends(layers, stages), walk->nodes());
+  const auto waiting_at = [&](int cut) { return cut > 0 && cut < walk->nodes() ? walk->bytes_spooled_at(cut) : 0; };
+  std::uint64_t most = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    // Both models' values before a stage are given back one sample after another, while those behind it come.
+    std::uint64_t bytes = 2 * samples * std::max(waiting_at(ranges[s].begin), waiting_at(ranges[s].end));
+    for (const auto i : stages[s].layers) {
+      const auto& output = float_model.graph.nodes[static_cast<std::size_t>(layers[i].float_node)].outputs().front();
+      bytes += samples / kHeldBackEvery *
+               (graph::static_bytes(types, layers[i].float_input).value_or(0) +
+                graph::static_bytes(types, output).value_or(0));
+    }
+    most = std::max(most, bytes);
+  }
+  const std::uint64_t room = less(budget, peak);
+  return less(most, planning::split_budget(asked_for ? room : std::min(room, kSpoolByDefault), 0).records);
 }
 
 MemoryShares share_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,

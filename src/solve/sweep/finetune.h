@@ -54,6 +54,12 @@ std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::M
                              const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
                              const FinetuneConfig& config, std::size_t threads);
 
+/// Bytes of samples that wait on disk for the next layers where these do not fit in memory, which has `peak` beside
+/// them, as planned_memory() tells it.
+std::uint64_t planned_files(std::uint64_t budget, std::uint64_t peak, bool asked_for, const onnx::Model& float_model,
+                            const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,
+                            const FinetuneConfig& config);
+
 /// Every eighth sample is held back from solving, to judge the result by.
 inline constexpr std::size_t kHeldBackEvery = 8;
 inline bool is_held_back(std::size_t sample) { return sample % kHeldBackEvery == kHeldBackEvery - 1; }
