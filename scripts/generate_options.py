@@ -76,7 +76,7 @@ TUNINGS = [
 ]
 WEIGHTS_ONLY = "Weights in blocks that have a scale each. Samples are not needed, but make the result better."
 KV_CACHE = "A decoder's cache of keys and values in fewer bits, with scales from the samples."
-RESOURCES = "Memory and disk that a run may take. Only spool_bfloat16 changes the result."
+RESOURCES = "Memory and disk that a run may take. Nothing here changes the result."
 DEVICE = "GPUs for calibration (on the first) and fine-tuning; everything else stays on the CPU."
 CONFIG = "Everything that decides what becomes of a model. What is not set is as on the command line."
 # Fields of Config that take other classes.

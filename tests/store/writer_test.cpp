@@ -35,7 +35,7 @@ struct Held {
     auto job = std::make_shared<WriteJob>();
     job->sample = sample;
     job->file = file;
-    job->record = to_stored(record_of(kRecord, sample), false);
+    job->record = owned(record_of(kRecord, sample));
     job->layout = layout_of(job->record);
     file->charge(job->layout.size());
     writer.push(std::move(job));
