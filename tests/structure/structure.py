@@ -78,11 +78,11 @@ MAX_FUNCTION_LINES = 80  # in src/
 # What src/ may have as a whole. These numbers fall with what is removed, and rise only in a commit that says why.
 MAX_FILES = 478
 MAX_UNITS = 224  # sources that are compiled for Linux
-MAX_LINES_OF_SRC = 97034  # of C++
-# The first set of tests, in seconds of processors by tests/costs.tsv (`make costs` tells what is dear); and the words of docs/ and
-# README.
+MAX_LINES_OF_SRC = 96273  # of C++
+# The first set of tests, in seconds of processors by tests/costs.tsv (`make costs` tells what is dear); and the words of
+# docs/ and README that no script wrote.
 MAX_SECONDS_OF_FIRST_SET = 1165
-MAX_WORDS = 68100
+MAX_WORDS = 61350
 # What still breaks a limit, and the lines that it may have until it is split. Entries only ever leave this table.
 LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
@@ -206,7 +206,8 @@ def first_set_too_dear(root):
 
 
 def too_many_words(root):
-    words = sum(len(path.read_text().split()) for path in [*files(root, "docs", (".md",)), *root.glob("README.md")])
+    texts = [path.read_text() for path in [*files(root, "docs", (".md",)), *root.glob("README.md")]]
+    words = sum(len(text.split()) for text in texts if "written by `scripts/" not in text[:300])
     if words > MAX_WORDS:
         yield f"docs/ and README have {words} words, more than {MAX_WORDS}: say it shorter, or remove what nobody needs"
 
