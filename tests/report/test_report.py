@@ -23,7 +23,7 @@ FLAGS = [
 ]
 DARK = "--blink-settings=preferredColorScheme=0"
 OF_RESULT = ["Can I ship this?", "Layers, worst first", "How it was made"]
-SECTIONS = [*OF_RESULT, "Activations and their ranges", "Notes", "How the run went", "Stages"]
+SECTIONS = [*OF_RESULT, "Activations and their ranges", "Notes", "How the run went", "Stages of the run"]
 SECTIONS += ["Time of each layer", "Plan and measurement"]
 
 

@@ -50,7 +50,7 @@ function stageTable(stages, total) {
 }
 
 function timeSection({summary, stages}) {
-  return stages.length ? section('Stages', el('p', {class: 'hint'}, 'To see memory, disk and devices over time, give --set trace=OUT.json and open the file in Perfetto (ui.perfetto.dev).'),
+  return stages.length ? section('Stages of the run', el('p', {class: 'hint'}, 'To see memory, disk and devices over time, give --set trace=OUT.json and open the file in Perfetto (ui.perfetto.dev).'),
     stageTable(stages, record(summary).seconds)) : null;
 }
 
