@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """generate_options.py DETENT [--check]: what is written from the schema of options, which DETENT (the built binary) prints.
 
-Writes the Python classes of options, docs/options.md, the man pages and the completions of bash, zsh and fish. With --check
-nothing is written; the exit code says whether all files are up to date.
+Writes the Python classes of options, docs/options.md, the man pages and the completions of bash, zsh and fish; and what C++,
+Python and docs/results.md have of results (result_schema.py). With --check nothing is written; the exit code says whether all
+files are up to date.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import textwrap
 from typing import Any
+
+import result_schema
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMANDS = {
@@ -76,7 +79,7 @@ TUNINGS = [
 ]
 WEIGHTS_ONLY = "Weights in blocks that have a scale each. Samples are not needed, but make the result better."
 KV_CACHE = "A decoder's cache of keys and values in fewer bits, with scales from the samples."
-RESOURCES = "Memory and disk that a run may take. Only spool_bfloat16 changes the result."
+RESOURCES = "Memory and disk that a run may take. Nothing here changes the result."
 DEVICE = "GPUs for calibration (on the first) and fine-tuning; everything else stays on the CPU."
 CONFIG = "Everything that decides what becomes of a model. What is not set is as on the command line."
 # Fields of Config that take other classes.
@@ -311,6 +314,9 @@ def files(binary: str) -> dict[str, str]:
     options = schema["options"]
     return {
         "python/detent/_options.py": python_text(options),
+        "python/detent/_results.py": result_schema.python(),
+        "src/config/result_fields.h": result_schema.cpp(),
+        "docs/results.md": result_schema.markdown(),
         "docs/options.md": markdown(options, schema["presets"], schema["conflicts"]),
         "share/man/man1/detent.1": man_of_all(),
         **{f"share/man/man1/detent-{command}.1": man(command, options) for command in COMMANDS},

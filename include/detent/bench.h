@@ -53,15 +53,17 @@ struct OperatorTime {
   double share = 0;    // of all nodes' time
 };
 
+/// Latency, size and memory of a model.
 struct BenchedModel {
   std::filesystem::path model;
   std::uint64_t bytes = 0;  // on disk, with external data
   double load_seconds = 0;  // until the session was made
   Latency latency;
-  std::optional<std::uint64_t> peak_memory;  // bytes, of a process that loads and runs the model; unset: not measured
+  std::optional<std::uint64_t> peak_memory;  // [bytes] of a process that loads and runs the model; unset: not measured
   std::vector<OperatorTime> operators;       // slowest first
 };
 
+/// Latency, size and memory of models, side by side.
 struct BenchResult {
   std::vector<BenchedModel> models;
   int threads = 0;

@@ -54,6 +54,7 @@ struct CalibrateOptions {
   std::stop_token stop;
 };
 
+/// The result of calibrate() or merge_statistics().
 struct CalibrateResult {
   std::uint64_t samples = 0;
   std::size_t tensors = 0;
@@ -62,7 +63,7 @@ struct CalibrateResult {
   int ranks = 1;
   std::vector<std::string> notes;
   std::vector<StageReport> stages;
-  std::uint64_t peak_memory = 0;  // bytes, the process's own high-water mark
+  std::uint64_t peak_memory = 0;  // [bytes] the process's own high-water mark
 };
 
 /// Writes statistics: the same bytes for any order of samples and any number of workers and ranks. Under mpirun each

@@ -43,6 +43,7 @@ struct CheckedNode {
   std::optional<std::uint64_t> macs;
 };
 
+/// What a target makes of a model.
 struct CheckResult {
   std::string target;
   std::string target_reason;       // where the target was "auto": which execution provider it was chosen by

@@ -68,6 +68,7 @@ struct NextTokens {
   double kl_divergence = 0;     // mean over positions of sum p ln(p/q), in nats; p: float model, q: quantized model
 };
 
+/// The difference between a quantized model and its original.
 struct Comparison {
   std::uint64_t samples = 0;
   std::vector<std::string> sample_names;  // files, with the rows of parts: "a.npz[4:5]"

@@ -271,7 +271,6 @@ struct FinetuneConfig {
   std::pair<double, double> beta_range{20.0, 2.0};  // adaround: its exponent, from and to
   double warm_start = 0.2;                          // adaround: share of iterations without regularizer
   bool update_bias = false;                         // the bias is solved for as well
-  bool update_scale = false;                        // adaquant: weights get the scales that are best for their integers
   /// gptq: damping, as a share of the mean of the diagonal (up to ten times as much where columns are few), and whether
   /// columns go by falling diagonal.
   double damping = 0.01;

@@ -25,12 +25,14 @@ struct InspectOptions {
   std::stop_token stop;
 };
 
+/// An input or output of a model.
 struct ValueReport {
   std::string name;
   std::string type;   // "float32", …; "" if it is not a tensor
   std::string shape;  // "[1,3,224,224]" with '?' or a symbol for dynamic axes
 };
 
+/// A node of a model.
 struct LayerReport {
   std::string name;
   std::string op_type;
@@ -53,6 +55,7 @@ struct QuantizedProduct {
   bool in_float = false;  // the runtime dequantizes its operands and computes in float
 };
 
+/// The layers and sizes of a model.
 struct Inspection {
   std::int64_t ir_version = 0;
   std::map<std::string, std::int64_t> opsets;  // by domain, "" for ONNX

@@ -12,6 +12,7 @@
 
 namespace detent {
 
+/// A part of the memory, or the peak of a stage.
 struct PlannedMemory {
   std::string what;
   std::uint64_t bytes = 0;
@@ -43,8 +44,8 @@ struct PlannedDeviceLayer {
 /// Memory that the run needs on each device. The runtime's own memory in calibration cannot be predicted.
 struct PlannedDevice {
   std::size_t devices = 0;                 // 0: the run uses the CPU only
-  std::uint64_t budget = 0;                // of each device
-  std::uint64_t calibration_counters = 0;  // on the first device; 0 without calibration
+  std::uint64_t budget = 0;                // [bytes] of each device
+  std::uint64_t calibration_counters = 0;  // [bytes] on the first device; 0 without calibration
   std::vector<PlannedDeviceLayer> layers;  // in the order of the model
 
   std::uint64_t peak() const noexcept;
@@ -68,6 +69,7 @@ struct PlannedShare {
   double seconds(std::size_t ranks, double bits_per_second) const noexcept;
 };
 
+/// What a run would do, and the memory, disk and time that it would take.
 struct Plan {
   std::size_t samples = 0;                                  // where files hold several, as many as the first does
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
@@ -78,19 +80,19 @@ struct Plan {
   bool nodes_may_change = false;               // by what measuring accuracy finds
   std::optional<FloatConversion> floats = {};  // of runs that change types alone; `casts` is not known
   std::size_t tensors_observed = 0;
-  std::uint64_t macs = 0;               // of one sample
-  std::uint64_t flops = 0;              // of one sample
-  std::uint64_t observed_elements = 0;  // of one sample
-  std::vector<PlannedMemory> memory;    // parts of the peak of calibration, from the shapes of the first sample
-  std::vector<PlannedMemory> stages;    // peak of each stage, resident bytes; those that the budget leaves out say so
-  std::uint64_t peak_memory = 0;        // of the run: the largest of these
-  std::uint64_t work_bytes = 0;         // files in the working directory
-  std::uint64_t output_bytes = 0;       // estimated size of the quantized model
-  std::uint64_t memory_budget = 0;
-  std::uint64_t disk_budget = 0;
+  std::uint64_t macs = 0;                // of one sample
+  std::uint64_t flops = 0;               // of one sample
+  std::uint64_t observed_elements = 0;   // of one sample
+  std::vector<PlannedMemory> memory;     // parts of the peak of calibration, from the shapes of the first sample
+  std::vector<PlannedMemory> stages;     // peak of each stage, resident bytes; those that the budget leaves out say so
+  std::uint64_t peak_memory = 0;         // [bytes] of the run: the largest of these
+  std::uint64_t work_bytes = 0;          // files in the working directory
+  std::uint64_t output_bytes = 0;        // estimated size of the quantized model
+  std::uint64_t memory_budget = 0;       // [bytes]
+  std::uint64_t disk_budget = 0;         // [bytes]
   std::vector<PlannedSegment> segments;  // a single one is plain inference
   std::uint64_t waiting_bytes = 0;       // most bytes of tensors spooled between segments at one time
-  std::uint64_t waiting_on_disk = 0;     // the part of these on disk
+  std::uint64_t waiting_on_disk = 0;     // [bytes] the part of these on disk
   PlannedFinetune finetune;
   PlannedDevice device;
   double calibration_seconds = 0;    // estimate from this machine's measured arithmetic rate, for all samples

@@ -126,7 +126,7 @@ struct LayerTuning {
   std::string name;
   std::string op_type;
   bool streamed = false;    // solved in mini-batches, not in the Gram form
-  bool tuned = false;       // false: nearest rounding was better on the held-back samples, or `seen` is
+  bool tuned = false;       // false: nearest rounding was better on the held-back samples, or none was seen
   bool seen = true;         // false: no sample came to the body of an If, Loop or Scan that it stands in
   double error_before = 0;  // of nearest rounding
   double error_after = 0;   // of the rounding that is kept
@@ -288,6 +288,7 @@ struct Outcome {
   std::vector<std::string> reasons;  // for anything but yes, a sentence each
 };
 
+/// The result of quantize().
 struct QuantizeResult {
   Outcome outcome;
   std::uint64_t samples = 0;
@@ -321,7 +322,7 @@ struct QuantizeResult {
   /// What some versions of ONNX Runtime have to be told before they load the file, a sentence each.
   std::vector<std::string> conditions;
   std::vector<StageReport> stages;
-  std::uint64_t peak_memory = 0;           // bytes, the process's own high-water mark
+  std::uint64_t peak_memory = 0;           // [bytes] the process's own high-water mark
   std::optional<Transformer> transformer;  // what the float model has of one
   /// The results of QuantizeOptions::family in its order; then sizes and samples are those of all, and what concerns a
   /// single model is told there.

@@ -28,10 +28,7 @@ struct Resources {
   MemoryLevel memory_level = MemoryLevel::budget;
   /// At least so many segments, where the model can be cut; 0: as few as the budget allows.
   std::size_t segments = 0;
-  std::size_t prefetch = 2;  // samples read ahead from disk
   SpoolAccess spool_access = SpoolAccess::automatic;
-  /// Spooled float32 tensors are kept as bfloat16: half the bytes, and different results.
-  bool spool_bfloat16 = false;
   /// Continue an interrupted run for this output; if this one is interrupted, keep what is done.
   bool resume = false;
   /// How often progress is saved, so that the run can be resumed; 0: after every sample.

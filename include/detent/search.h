@@ -71,11 +71,11 @@ struct SearchPoint {
   double seconds = 0;                     // of one sample, the median beside the other models
   double expected_seconds = 0;
   std::uint64_t bytes = 0;
-  // No other point is better in one of error, time and bytes, and no worse in the others: by 1 %, and by 10 % than a
-  // format alone.
+  /// No other point is better in one of error, time and bytes, and no worse in the others: by 1 %, and by 10 % than a
+  /// format alone.
   bool on_front = false;
   std::vector<std::string> chosen;  // "smallest", "fastest", "most accurate", "meets the limits", "on NAME"
-  std::optional<std::filesystem::path> written;  // of those
+  std::optional<std::filesystem::path> written;  // where a chosen model lies
 };
 
 /// The model that serves most requests on a machine of SearchOptions::machines within the limits.
@@ -85,13 +85,14 @@ struct ServingMachine {
   double seconds = 0;             // expected of a request, by that machine's times of operators
   std::uint64_t instances = 0;    // of the model at a time: one for each thread, or as many as its memory holds
   double requests = 0;            // a second
-  std::uint64_t peak_memory = 0;  // of an instance, as measured here
+  std::uint64_t peak_memory = 0;  // [bytes] of an instance, as measured here
   double price = 0;               // of an hour
   std::uint64_t needed = 0;       // of such machines, of those that serve all requests for the least
 };
 
+/// The front of size, latency and accuracy.
 struct SearchResult {
-  std::vector<SearchPoint> points;       // the float model first
+  std::vector<SearchPoint> points;       // the float model first; in Python the fastest first
   std::vector<ServingMachine> machines;  // that can serve within the limits, by price of a request
   std::size_t candidates = 0;            // measured, of products and formats
   std::uint64_t samples = 0;
@@ -99,7 +100,7 @@ struct SearchResult {
   bool out_of_time = false;      // points that were wanted are missing
   std::vector<std::string> notes;
   std::vector<StageReport> stages;
-  std::uint64_t peak_memory = 0;
+  std::uint64_t peak_memory = 0;  // [bytes]
   /// Of several processes that MPI started; of others than rank 0 the result tells nothing.
   int rank = 0;
   int ranks = 1;

@@ -6,10 +6,11 @@
 
 namespace detent {
 
+/// Time and memory of a stage.
 struct StageReport {
   std::string name;
   double seconds = 0;
-  std::uint64_t peak_memory = 0;  // bytes
+  std::uint64_t peak_memory = 0;  // [bytes]
 };
 
 }  // namespace detent

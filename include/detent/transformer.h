@@ -30,6 +30,7 @@ struct VocabularyWeight {
   std::uint64_t bytes = 0;
 };
 
+/// The layers of a transformer, and its first and last weight.
 struct Transformer {
   std::vector<TransformerLayer> layers;  // in the order of the model
   std::int64_t hidden = 0;               // what a layer hands on, for each position

@@ -81,6 +81,7 @@ struct VerifiedOutput {
   double consumer_sqnr_db = 0;  // of the consumer beside the reference
 };
 
+/// What a runtime makes of a quantized model.
 struct Verification {
   std::string target;
   std::string target_reason;  // of "auto"

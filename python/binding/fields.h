@@ -20,12 +20,13 @@
 
 #include "base/error.h"
 #include "config/enum_names.h"
+#include "config/results.h"
 
 namespace detent::python {
 
 namespace nb = nanobind;
 
-/// The fields of a struct; specialized for each that Python reads or writes.
+/// The fields of a struct of options; specialized for each that Python gives as a dict.
 template <class Struct>
 struct Fields;
 
@@ -40,7 +41,6 @@ template <class Struct>
 struct Field {
   std::string_view name;
   void (*set)(Struct&, nb::handle, const std::string& where);
-  nb::object (*get)(const Struct&);
 };
 
 template <class Member>
@@ -63,15 +63,8 @@ nb::object write(const T& value);
 template <auto Member>
 constexpr auto field(std::string_view name) {
   using Struct = typename MemberOf<decltype(Member)>::Struct;
-  return Field<Struct>{
-      name, [](Struct& s, nb::handle value, const std::string& where) { read(value, s.*Member, where); }, nullptr};
-}
-
-/// The entry of one member of a result.
-template <auto Member>
-constexpr auto shown(std::string_view name) {
-  using Struct = typename MemberOf<decltype(Member)>::Struct;
-  return Field<Struct>{name, nullptr, [](const Struct& s) { return write(s.*Member); }};
+  return Field<Struct>{name,
+                       [](Struct& s, nb::handle value, const std::string& where) { read(value, s.*Member, where); }};
 }
 
 /// Sets the member of this name; false when there is none.
@@ -159,9 +152,10 @@ void read(nb::handle value, T& into, const std::string& where) {
 
 template <class T>
 nb::object write(const T& value) {
-  if constexpr (HasFields<T>) {
+  if constexpr (config::HasFields<T>) {
     nb::dict dict;
-    for (const auto& f : Fields<T>::all) dict[nb::str(f.name.data(), f.name.size())] = f.get(value);
+    config::for_each_field<T>(
+        [&](const auto& field) { dict[nb::str(field.name.data(), field.name.size())] = write(value.*field.at); });
     return dict;
   } else if constexpr (HasWords<T>) {
     return nb::cast(std::string(config::word_of(config::enum_names<T>(), static_cast<int>(value))));

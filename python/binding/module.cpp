@@ -13,10 +13,10 @@
 #include "base/text.h"
 #include "config/validate.h"
 #include "consumer.h"
+#include "fields.h"
 #include "host.h"
 #include "options.h"
 #include "profiler.h"
-#include "results.h"
 #include "stream.h"
 
 namespace detent::python {

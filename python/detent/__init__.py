@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
 from ._api import bench, calibrate, check, compare, inspect, merge_statistics, plan, quantize, report, search, verify
-from ._bench import BenchResult
-from ._check import CheckResult
 from ._config import (
     Accuracy,
     AdaQuant,
@@ -33,11 +31,21 @@ from ._config import (
     TensorOverride,
     WeightsOnly,
 )
-from ._inspection import Inspection
+from ._models import ModelBytes
 from ._profiler import Profiler
-from ._results import CalibrateResult, Comparison, ModelBytes, Plan, QuantizeResult
-from ._search import SearchPoint, SearchResult, ServingMachine
-from ._verify import Verification
+from ._results import (
+    BenchResult,
+    CalibrateResult,
+    CheckResult,
+    Comparison,
+    Inspection,
+    Plan,
+    QuantizeResult,
+    SearchPoint,
+    ServingMachine,
+    Verification,
+)
+from ._search import SearchResult
 from .errors import BadInput, DeviceError, Error, InternalError, Interrupted, ResourceError, UsageError
 
 if TYPE_CHECKING:

@@ -9,23 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from . import _core, _hub, _models, _progress, _runtime
-from ._bench import BenchResult
-from ._check import CheckResult
 from ._config import Config, Path, Resources, Size, make
-from ._inspection import Inspection
-from ._models import Model
+from ._models import Model, ModelBytes
 from ._profiler import Profiler
 from ._progress import Progress
 from ._results import (
+    BenchResult,
     CalibrateResult,
+    CheckResult,
     Comparison,
-    ModelBytes,
+    Inspection,
     Plan,
     QuantizeResult,
+    Verification,
 )
 from ._samples import Data, Pictures, stream_of
 from ._search import SearchResult
-from ._verify import Consumer, Verification
+from ._verify import Consumer
 from .errors import BadInput, ResourceError, UsageError
 
 _Native = Callable[..., dict[str, Any]]

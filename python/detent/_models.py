@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from . import _hub
 from .errors import BadInput, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from ._results import QuantizeResult
 
 
 @runtime_checkable
@@ -16,6 +19,18 @@ class ModelProto(Protocol):
     """onnx.ModelProto, which is never changed. The package onnx is not required."""
 
     def SerializeToString(self) -> bytes: ...
+
+
+class ModelBytes(bytes):
+    """A quantized model, with the QuantizeResult in `result`."""
+
+    result: QuantizeResult
+
+    def __repr__(self) -> str:
+        return f"<ONNX model of {len(self)} bytes: {self.result._heading()}>"
+
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
 
 
 #: A path, the bytes of a model, or an onnx.ModelProto. Models of 2 GiB and more must be paths.

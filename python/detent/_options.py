@@ -163,7 +163,6 @@ class AdaQuant(Tuning):
         learning_rate: learning rate (default: adaround 0.1, adaquant 1e-5)
         batch_size: samples in a mini-batch of the streamed form (default: 1)
         early_stop: stop a layer when it no longer improves
-        update_scale: give weights the scales that are best for their integers
         form: solve layers from sums over all samples (gram) or in mini-batches of stored activations (streamed); auto: the
             cheaper of the two (default: auto)
         op_types: tune only layers of these types (default: every quantized Conv, ConvTranspose, Gemm and MatMul)
@@ -182,7 +181,6 @@ class AdaQuant(Tuning):
     learning_rate: float | None = None
     batch_size: int = 1
     early_stop: bool = False
-    update_scale: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,7 +299,7 @@ class Accuracy(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources(Options):
-    """Memory and disk that a run may take. Only spool_bfloat16 changes the result.
+    """Memory and disk that a run may take. Nothing here changes the result.
 
     Attributes:
         memory_budget: memory of the whole process, as in 512MiB or 2GiB (default: 80 % of what is free)
@@ -310,9 +308,7 @@ class Resources(Options):
         memory_level: where tensors between segments are kept: in memory (0), in memory as far as the budget allows (1), on
             disk (2) (default: 1)
         segments: cut the model into at least this many segments, where possible (default: as few as the budget allows)
-        prefetch: samples read ahead from disk (default: 2)
         spool_access: how spooled tensors are read and written; auto: a short probe decides (default: auto)
-        spool_bfloat16: spool tensors as bfloat16: half the bytes, and different results
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
         time_limit: end the run after so long, as in 90s or 2h (exit code 4); with --resume what is done is kept; search
@@ -325,9 +321,7 @@ class Resources(Options):
     work_dir: Path | None = None
     memory_level: Literal[0, 1, 2] = 1
     segments: int = 0
-    prefetch: int = 2
     spool_access: Literal["auto", "buffered", "direct", "uring"] = "auto"
-    spool_bfloat16: bool = False
     resume: bool = False
     checkpoint_seconds: float = 10.0
     time_limit: float | None = None

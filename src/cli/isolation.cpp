@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -27,7 +26,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/leftovers.h"
-#include "base/spawn_texts.h"
+#include "base/start_process.h"
 #include "cli/output/output.h"
 #include "cli/signals.h"
 #include "detent/error.h"
@@ -37,24 +36,6 @@ namespace detent::cli {
 namespace {
 
 constexpr const char* kVariable = "DETENT_ISOLATED";  // "DESCRIPTOR PARENT"
-
-// In a process group of its own, so that Ctrl-C in a terminal comes once, from here.
-pid_t start(std::vector<std::string> words, int journal) {
-  auto environment = environment_with(fmt::format("{}={} {}", kVariable, journal, ::getpid()));
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setpgroup(&attributes, 0);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  pid_t child = 0;
-  const int failed = ::posix_spawn(&child, "/proc/self/exe", nullptr, &attributes, pointers_to(words).data(),
-                                   pointers_to(environment).data());
-  ::posix_spawnattr_destroy(&attributes);
-  if (failed != 0) throw failed_call(failed, "cannot start a process for --isolate", ErrorKind::resource);
-  return child;
-}
 
 struct End {
   int status = 0;      // as of waitpid()
@@ -137,7 +118,9 @@ int run_isolated(const std::vector<std::string>& words) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const UniqueFd journal(::memfd_create("detent-leftovers", 0));
   if (!journal.valid()) throw failed_call(errno, "no memory for --isolate", ErrorKind::resource);
-  const End end = wait_for(start(words, journal.get()), signals);
+  const auto entry = fmt::format("{}={} {}", kVariable, journal.get(), ::getpid());
+  const End end =
+      wait_for(start_process("/proc/self/exe", words, entry, nullptr, "cannot start a process for --isolate"), signals);
   if (WIFEXITED(end.status)) return WEXITSTATUS(end.status);
   end_orphans();
   remove_leftovers_of(journal.get());

@@ -44,12 +44,21 @@ std::string Option::spelled(std::string_view by) const {
   return positional() ? std::string(by) : fmt::format("{}{}", detail ? "--set " : "--", by);
 }
 
-std::vector<Option> only_for(unsigned results, std::span<const Option> rows) {
+std::vector<Option> table(const Option& common, std::span<const Option> rows) {
   std::vector<Option> list(rows.begin(), rows.end());
   for (auto& option : list) {
-    if (option.results == kAnyResult) option.results = results;
+    if (option.commands == 0) option.commands = common.commands;
+    if (option.affects == Affects::undeclared) option.affects = common.affects;
+    if (option.results == kAnyResult) option.results = common.results;
+    if (option.group.empty()) option.group = common.group;
   }
   return list;
+}
+
+std::vector<Option> joined(std::initializer_list<std::vector<Option>> tables) {
+  std::vector<Option> all;
+  for (const auto& rows : tables) all.insert(all.end(), rows.begin(), rows.end());
+  return all;
 }
 
 std::span<const std::pair<Command, std::string_view>> commands() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -201,13 +202,13 @@ struct Bounds {
 };
 
 struct Option {
-  std::string_view name;  // on the command line without dashes, in YAML; of arguments without a name in capitals
-  Access at;
+  std::string_view name = {};  // on the command line without dashes, in YAML; of arguments without a name in capitals
+  Access at = {};
   unsigned commands = 0;  // that take it
   Affects affects = Affects::undeclared;
   unsigned results = kAnyResult;  // that it has a meaning for; quantize refuses it for others
-  std::string_view group;         // in help and documentation
-  std::string_view help;
+  std::string_view group = {};    // in help and documentation
+  std::string_view help = {};
   std::string_view label = {};     // stands for the value in help
   std::string_view fallback = {};  // the default in words, where the value itself does not tell
   std::string_view only = {};      // methods that read it, as in "adaround, adaquant"
@@ -269,8 +270,9 @@ std::string default_of(const Option& option);
 /// Help with the methods that read the option in front, without the default.
 std::string full_help(const Option& option);
 
-/// Rows that have a meaning for these results alone, unless they say for which.
-std::vector<Option> only_for(unsigned results, std::span<const Option> rows);
+/// Rows that have the commands, results, group and effect of `common` where they do not say their own.
+std::vector<Option> table(const Option& common, std::span<const Option> rows);
+std::vector<Option> joined(std::initializer_list<std::vector<Option>> tables);
 
 // The rows, by file.
 std::vector<Option> input_options();

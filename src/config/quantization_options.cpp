@@ -16,9 +16,7 @@ const Option kFormatRows[] = {
     {.name = "activations",
      .at = DETENT_AT(config.activations),
      .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
      .results = kIntegers | kDynamic,
-     .group = kFormat,
      .help =
          "where scales of activations come from; static: from samples; dynamic: from the values of each run, so that "
          "no samples are needed",
@@ -28,43 +26,31 @@ const Option kFormatRows[] = {
      .commands = kQuantize | kPlan,
      .affects = Affects::nothing,
      .results = kIntegers,
-     .group = kFormat,
      .help = "qdq: float operators between QuantizeLinear and DequantizeLinear; qoperator: operators on integers, "
              "QLinearConv and the like, for old runtimes and tools that read no pairs",
      .label = "FORMAT"},
     {.name = "activation-type",
      .at = DETENT_AT(config.activation_type),
-     .commands = kQuantizing,
      .affects = Affects::statistics,
      .results = kIntegers,
-     .group = kFormat,
      .help = "type of activations; types of 4 bits are for weights only",
      .label = "TYPE"},
     {.name = "weight-type",
      .at = DETENT_AT(config.weight_type),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
      .results = kIntegers | kBlocks | kDynamic,
-     .group = kFormat,
      .help = "type of weights; with --weights-only a floating-point type, float4e2m1 only there",
      .label = "TYPE",
      .fallback = "int8"},
     {.name = "activation-symmetric",
      .at = DETENT_AT(config.activation_symmetric),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
      .results = kIntegers,
-     .group = kFormat,
      .help = "zero point of activations in the middle of the type",
      .off = "activation-asymmetric",
      .off_help = "zero point of activations as their range asks for",
      .detail = true},
     {.name = "weight-symmetric",
      .at = DETENT_AT(config.weight_symmetric),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
      .results = kIntegers | kBlocks | kDynamic,
-     .group = kFormat,
      .help = "zero point of weights in the middle of the type",
      .fallback = "symmetric; with --weight-type uint8, uint16 or uint4: asymmetric",
      .off = "weight-asymmetric",
@@ -72,19 +58,13 @@ const Option kFormatRows[] = {
      .detail = true},
     {.name = "per-channel",
      .at = DETENT_AT(config.per_channel),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
      .results = kIntegers | kDynamic,
-     .group = kFormat,
      .help = "one scale for each output channel of a weight",
      .off = "per-tensor",
      .off_help = "one scale for each weight"},
     {.name = "weight-range",
      .at = DETENT_AT(config.weight_range),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
      .results = kIntegers | kDynamic,
-     .group = kFormat,
      .help = "how far weights use their type. pairs: int8 weights as far as no two of them saturate together on x86 "
              "CPUs without VNNI; reduced: 7 of 8 bits",
      .label = "RANGE",
@@ -92,18 +72,13 @@ const Option kFormatRows[] = {
      .detail = true},
     {.name = "power-of-two-scale",
      .at = DETENT_AT(config.power_of_two_scale),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
      .results = kIntegers,
-     .group = kFormat,
      .help = "round scales up to powers of two",
      .detail = true},
     {.name = "block-float",
      .at = DETENT_AT(config.block_float),
      .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
      .results = kIntegers | kFloat16 | kBlockFloats,
-     .group = kFormat,
      .help = "neighbouring numbers share an exponent, as AMD Quark's operators round them: activations and weights in "
              "this format instead of integers; needs no samples",
      .label = "FORMAT",
@@ -113,7 +88,6 @@ const Option kFormatRows[] = {
      .commands = kCalibrating,
      .affects = Affects::statistics,
      .results = kAnyResult,
-     .group = kFormat,
      .help = "floating-point type. 16, bf16: float16 or bfloat16 wherever it is safe; nothing is quantized unless a "
              "--preset or --weights-only says so. 32: models of 16-bit floats become float32, and are then quantized",
      .label = "TYPE"},
@@ -122,7 +96,6 @@ const Option kFormatRows[] = {
      .commands = kCalibrating,
      .affects = Affects::statistics,
      .results = kAnyResult & ~kCache,
-     .group = kFormat,
      .help = "graph inputs and outputs keep their types under --float",
      .off = "no-keep-io-types",
      .off_help = "they get the type of --float",
@@ -130,9 +103,7 @@ const Option kFormatRows[] = {
     {.name = "node-formats",
      .at = DETENT_AT(node_formats),
      .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
      .results = kMixed,
-     .group = kFormat,
      .help =
          "several formats in one model: each node has the one that the last entry for it says (fp32, int8, a16w8, "
          "int8-dynamic, w8, q8, q4, q2), all others stay in float; '^…' is a regular expression over the whole name",
@@ -186,7 +157,9 @@ const Option kFormatRows[] = {
 
 }  // namespace
 
-std::vector<Option> format_options() { return {std::begin(kFormatRows), std::end(kFormatRows)}; }
+std::vector<Option> format_options() {
+  return table({.commands = kQuantizing, .affects = Affects::integers, .group = kFormat}, kFormatRows);
+}
 
 // Weights alone, in blocks.
 
@@ -200,55 +173,31 @@ constexpr unsigned kOfCache = kAnyResult & ~kDynamic;
 const Option kWeightsOnlyRows[] = {
     {.name = "weights-only",
      .at = DETENT_AT(weights_only.enabled),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "quantize weights alone, in blocks that have a scale each; samples are not needed, but make it better"},
-    {.name = "bits",
-     .at = DETENT_AT(weights_only.bits),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
-     .help = "bits of a weight",
-     .label = "2|4|8"},
+    {.name = "bits", .at = DETENT_AT(weights_only.bits), .help = "bits of a weight", .label = "2|4|8"},
     {.name = "block-size",
      .at = DETENT_AT(weights_only.block_size),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "weights that share a scale, along the inputs of a product; channel: all of an output",
      .label = "N|channel"},
     {.name = "scale-type",
      .at = DETENT_AT(weights_only.scale_type),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "type of the scales of blocks. float: as the weight; float8e8m0: powers of two (MXFP8, MXFP4, MXINT8); "
              "float8e4m3fn: with a float32 scale for the whole weight (NVFP4)",
      .label = "TYPE",
      .detail = true},
     {.name = "node-bits",
      .at = DETENT_AT(weights_only.node_bits),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "other bits for some nodes, or float; a name that starts with '^' is a regular expression over the whole "
              "name, and of several entries for a node the last counts",
      .label = "NODE=2|4|8|float,…",
      .detail = true},
     {.name = "weights-form",
      .at = DETENT_AT(weights_only.form),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "matmul-nbits: operators of ONNX Runtime; qdq: DequantizeLinear with blocks, of opset 21",
      .label = "FORM",
      .detail = true},
     {.name = "weights-method",
      .at = DETENT_AT(weights_only.method),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "nearest: from the extremes of each block; search: scales with the least error, weighted by the samples' "
              "inputs; awq: the same with inputs scaled, with samples; gptq: integers that make up for each other's "
              "errors, with samples; auto: the best that is there",
@@ -256,10 +205,7 @@ const Option kWeightsOnlyRows[] = {
      .detail = true},
     {.name = "max-size",
      .at = DETENT_AT(weights_only.max_size),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
      .results = kBlocks | kIntegers,
-     .group = kWeightsOnly,
      .help =
          "bytes that the model may have with its data, as in 12MiB. With --weights-only: bits of each weight (2, 4, "
          "8 or float) are chosen so that the results change least; with samples, sensitivity is measured with "
@@ -269,18 +215,12 @@ const Option kWeightsOnlyRows[] = {
      .form = Form::bytes},
     {.name = "sparsity",
      .at = DETENT_AT(weights_only.sparsity),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them; "
              "with samples, and --set weights-method=gptq or auto",
      .label = "none|2:4",
      .detail = true},
     {.name = "rotation",
      .at = DETENT_AT(weights_only.rotation),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help =
          "rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the "
          "weights. auto: where that is measured to be better, with samples",
@@ -288,9 +228,6 @@ const Option kWeightsOnlyRows[] = {
      .detail = true},
     {.name = "accuracy-level",
      .at = DETENT_AT(weights_only.accuracy_level),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
-     .group = kWeightsOnly,
      .help = "what products in blocks compute with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the "
              "fast "
              "one",
@@ -299,8 +236,6 @@ const Option kWeightsOnlyRows[] = {
      .detail = true},
     {.name = "kv-cache",
      .at = DETENT_AT(kv_cache.type),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
      .results = kOfCache,
      .group = kCacheGroup,
      .help = "a decoder keeps keys and values in this type, with scales from the samples; beside --weights-only, or "
@@ -308,15 +243,12 @@ const Option kWeightsOnlyRows[] = {
      .label = "keep|int8|int4|fp8"},
     {.name = "kv-cache-per-channel",
      .at = DETENT_AT(kv_cache.per_channel),
-     .commands = kQuantize | kPlan,
-     .affects = Affects::integers,
      .results = kOfCache,
      .group = kCacheGroup,
      .help = "a scale for each channel of each head instead of one for a layer's keys and one for its values",
      .detail = true},
     {.name = "kv-cache-scales",
      .at = DETENT_AT(kv_cache.scale_file),
-     .commands = kQuantize | kPlan,
      .affects = Affects::nothing,
      .results = kOfCache,
      .group = kCacheGroup,
@@ -327,7 +259,10 @@ const Option kWeightsOnlyRows[] = {
 
 }  // namespace
 
-std::vector<Option> weights_only_options() { return only_for(kBlocks, kWeightsOnlyRows); }
+std::vector<Option> weights_only_options() {
+  return table({.commands = kQuantize | kPlan, .affects = Affects::integers, .results = kBlocks, .group = kWeightsOnly},
+               kWeightsOnlyRows);
+}
 
 // What is measured of accuracy, and what for.
 
@@ -338,35 +273,24 @@ constexpr std::string_view kAccuracy = "Accuracy";
 const Option kAccuracyRows[] = {
     {.name = "sensitivity",
      .at = DETENT_AT(accuracy.sensitivity),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kAccuracy,
      .help = "measure the error that each quantized value makes alone; auto: then leave in float what makes most of "
              "it, up to a tenth of the multiplications; report: only print it",
      .label = "auto|off|report",
      .detail = true},
     {.name = "equalize",
      .at = DETENT_AT(accuracy.equalize),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kAccuracy,
      .help = "auto: equalize the channel ranges of a value where that is measured to halve its error",
      .label = "auto|off",
      .detail = true},
     {.name = "accuracy-fallback",
      .at = DETENT_AT(accuracy.fallback),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kAccuracy,
      .help = "convolutions and matrix products for which 8 bits are too few stay in float, or get activations of 16 "
              "bits (for NPUs)",
      .label = "float32|int16"},
     {.name = "accuracy-target",
      .at = DETENT_AT(accuracy.target),
      .commands = kQuantizing | kSearch,
-     .affects = Affects::integers,
      .results = kIntegers | kBlocks,
-     .group = kAccuracy,
      .help = "leave as many convolutions and matrix products in float as it takes to reach this value of the metric, "
              "and no more; with --weights-only, give each weight as few bits as reach it",
      .label = "X",
@@ -374,25 +298,24 @@ const Option kAccuracyRows[] = {
     {.name = "accuracy-metric",
      .at = DETENT_AT(accuracy.metric),
      .commands = kQuantizing | kSearch,
-     .affects = Affects::integers,
      .results = kIntegers | kBlocks,
-     .group = kAccuracy,
      .help = "cosine or sqnr (dB) of the worst output; perplexity of decoders: the float model's, divided by that of "
              "the quantized one; command: the share of the float model's score",
      .label = "cosine|sqnr|perplexity|command"},
     {.name = "accuracy-command",
      .at = DETENT_AT(accuracy.command),
      .commands = kQuantizing | kSearch,
-     .affects = Affects::integers,
      .results = kIntegers | kBlocks,
-     .group = kAccuracy,
      .help = "a program that takes a model's path and prints its score; larger is better",
      .label = "CMD"},
 };
 
 }  // namespace
 
-std::vector<Option> accuracy_options() { return only_for(kIntegers, kAccuracyRows); }
+std::vector<Option> accuracy_options() {
+  return table({.commands = kQuantizing, .affects = Affects::integers, .results = kIntegers, .group = kAccuracy},
+               kAccuracyRows);
+}
 
 // What is known of the speed of operators, and what for.
 
@@ -403,17 +326,11 @@ constexpr std::string_view kSpeed = "Speed of the result";
 const Option kSpeedRows[] = {
     {.name = "optimize-for",
      .at = DETENT_AT(optimize_for),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kSpeed,
      .help = "latency: operators that this machine runs faster in float stay in float; accuracy: integers must be a "
              "tenth faster; size: speed does not count",
      .label = "latency|accuracy|size"},
     {.name = "size-worth",
      .at = DETENT_AT(size_worth),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kSpeed,
      .help = "what all weights together are worth as integers, in percent of the model's time in float: larger numbers "
              "make the file smaller, and may make the model slower",
      .label = "PERCENT",
@@ -423,7 +340,6 @@ const Option kSpeedRows[] = {
      .at = DETENT_AT(max_latency),
      .commands = kQuantize | kPlan | kSearch,
      .affects = Affects::nothing,
-     .group = kSpeed,
      .help =
          "time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for the "
          "format of each layer, as search does",
@@ -435,8 +351,6 @@ const Option kSpeedRows[] = {
     {.name = "kernel-table",
      .at = DETENT_AT(kernel_table),
      .commands = kQuantizing | kSearch,
-     .affects = Affects::integers,
-     .group = kSpeed,
      .help = "file with the times of operators, in float and in integers; missing ones are measured and added; by "
              "default a file of this machine in the user's cache",
      .label = "FILE",
@@ -445,7 +359,10 @@ const Option kSpeedRows[] = {
 
 }  // namespace
 
-std::vector<Option> speed_options() { return only_for(kIntegers, kSpeedRows); }
+std::vector<Option> speed_options() {
+  return table({.commands = kQuantizing, .affects = Affects::integers, .results = kIntegers, .group = kSpeed},
+               kSpeedRows);
+}
 
 // What a search over formats looks for.
 
@@ -456,8 +373,6 @@ constexpr std::string_view kSearching = "Search";
 const Option kSearchRows[] = {
     {.name = "output",
      .at = DETENT_AT(output),
-     .commands = kSearch,
-     .affects = Affects::nothing,
      .group = "Files",
      .help = "folder to make: front.json, front.html and the chosen models",
      .label = "FOLDER",
@@ -466,9 +381,6 @@ const Option kSearchRows[] = {
      .usual = kSearch},
     {.name = "max-size",
      .at = DETENT_AT(max_size),
-     .commands = kSearch,
-     .affects = Affects::nothing,
-     .group = kSearching,
      .help = "bytes that the model may have with its data, as in 12MiB",
      .label = "SIZE",
      .fallback = "none",
@@ -476,34 +388,23 @@ const Option kSearchRows[] = {
      .usual = kSearch},
     {.name = "formats",
      .at = DETENT_AT(formats),
-     .commands = kSearch,
      .affects = Affects::integers,
-     .group = kSearching,
      .help = "formats that convolutions and matrix products may have",
      .label = "A,B,…",
      .fallback = "fp32,w8,int8,a16w8,int8-dynamic,q8,q4,q2",
      .usual = kSearch},
     {.name = "points",
      .at = DETENT_AT(points),
-     .commands = kSearch,
-     .affects = Affects::nothing,
-     .group = kSearching,
      .help = "mixed models that are written and measured at the most",
      .label = "N",
      .usual = kSearch},
     {.name = "machines",
      .at = DETENT_AT(machines),
-     .commands = kSearch,
-     .affects = Affects::nothing,
-     .group = kSearching,
      .help = "machines to choose from, with their times of operators and prices; see docs/search.md",
      .label = "FILE",
      .usual = kSearch},
     {.name = "requests",
      .at = DETENT_AT(requests),
-     .commands = kSearch,
-     .affects = Affects::nothing,
-     .group = kSearching,
      .help = "that the machines have to serve together, each second",
      .label = "N",
      .bounds = {.min = 0, .max = 1e12, .above = true},
@@ -512,7 +413,9 @@ const Option kSearchRows[] = {
 
 }  // namespace
 
-std::vector<Option> search_options() { return {std::begin(kSearchRows), std::end(kSearchRows)}; }
+std::vector<Option> search_options() {
+  return table({.commands = kSearch, .affects = Affects::nothing, .group = kSearching}, kSearchRows);
+}
 
 // Fine-tuning of weights.
 
@@ -528,51 +431,33 @@ constexpr std::string_view kIterative = "adaround, adaquant";
 const Option kFinetuneRows[] = {
     {.name = "finetune",
      .at = DETENT_AT(finetune.rounding),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "find better integers for the weights, layer by layer; nearest: do not; auto: gptq where it is measured "
              "to be needed and to help",
      .label = "METHOD"},
     {.name = "finetune-form",
      .at = DETENT_AT(finetune.form),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "solve layers from sums over all samples (gram) or in mini-batches of stored activations (streamed); "
              "auto: the cheaper of the two",
      .label = "auto|gram|streamed",
      .detail = true},
     {.name = "finetune-op-types",
      .at = DETENT_AT(finetune.op_types),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "tune only layers of these types",
      .label = "A,B,…",
      .fallback = "every quantized Conv, ConvTranspose, Gemm and MatMul",
      .detail = true},
     {.name = "finetune-nodes",
      .at = DETENT_AT(finetune.nodes),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "tune only these nodes; '^…' is a regular expression over the whole name",
      .label = "A,B,…",
      .fallback = "all",
      .detail = true},
     {.name = "only-heaviest-layer",
      .at = DETENT_AT(finetune.only_heaviest_layer),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "tune only the layer that takes most memory, to see the peak of the whole run early",
      .detail = true},
     {.name = "num-iterations",
      .at = DETENT_AT(finetune.num_iterations),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "iterations for each layer",
      .label = "N",
      .only = kIterative,
@@ -580,9 +465,6 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "learning-rate",
      .at = DETENT_AT(finetune.learning_rate),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "learning rate",
      .label = "R",
      .fallback = "adaround 0.1, adaquant 1e-5",
@@ -591,9 +473,6 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "finetune-batch-size",
      .at = DETENT_AT(finetune.batch_size),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "samples in a mini-batch of the streamed form",
      .label = "N",
      .only = kIterative,
@@ -601,26 +480,17 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "early-stop",
      .at = DETENT_AT(finetune.early_stop),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "stop a layer when it no longer improves",
      .only = kIterative,
      .detail = true},
     {.name = "drop-ratio",
      .at = DETENT_AT(finetune.drop_ratio),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "share of a layer's inputs that come from the quantized model; the others come from the float model",
      .label = "P",
      .bounds = kShare,
      .detail = true},
     {.name = "reg-param",
      .at = DETENT_AT(finetune.reg_param),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "weight of the regularizer",
      .label = "L",
      .only = "adaround",
@@ -628,9 +498,6 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "beta-range",
      .at = DETENT_AT(finetune.beta_range),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "exponent of the regularizer, from and to",
      .label = "FROM,TO",
      .only = "adaround",
@@ -638,9 +505,6 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "warm-start",
      .at = DETENT_AT(finetune.warm_start),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "share of iterations without regularizer",
      .label = "P",
      .only = "adaround",
@@ -648,24 +512,10 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "update-bias",
      .at = DETENT_AT(finetune.update_bias),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "solve for the biases as well",
-     .detail = true},
-    {.name = "update-scale",
-     .at = DETENT_AT(finetune.update_scale),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
-     .help = "give weights the scales that are best for their integers",
-     .only = "adaquant",
      .detail = true},
     {.name = "damping",
      .at = DETENT_AT(finetune.damping),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "share of the mean diagonal added to the diagonal; up to ten times as much where columns are few",
      .label = "D",
      .only = "gptq",
@@ -673,9 +523,6 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "activation-order",
      .at = DETENT_AT(finetune.activation_order),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "round columns in the order of falling diagonal",
      .only = "gptq",
      .off = "no-activation-order",
@@ -683,26 +530,18 @@ const Option kFinetuneRows[] = {
      .detail = true},
     {.name = "coordinate-sweeps",
      .at = DETENT_AT(finetune.coordinate_sweeps),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "sweeps of exact coordinate descent after the method",
      .label = "N",
      .fallback = "gptq 0, others 2",
      .detail = true},
     {.name = "finetune-prefetch",
      .at = DETENT_AT(finetune.num_workers),
-     .commands = kQuantizing,
      .affects = Affects::nothing,
-     .group = kFinetuning,
      .help = "samples read ahead from the spool while a mini-batch is worked on",
      .label = "N",
      .detail = true},
     {.name = "finetune-seed",
      .at = DETENT_AT(finetune.seed),
-     .commands = kQuantizing,
-     .affects = Affects::integers,
-     .group = kFinetuning,
      .help = "seed of the order of mini-batches",
      .label = "N",
      .detail = true},
@@ -710,6 +549,9 @@ const Option kFinetuneRows[] = {
 
 }  // namespace
 
-std::vector<Option> finetune_options() { return only_for(kIntegers, kFinetuneRows); }
+std::vector<Option> finetune_options() {
+  return table({.commands = kQuantizing, .affects = Affects::integers, .results = kIntegers, .group = kFinetuning},
+               kFinetuneRows);
+}
 
 }  // namespace detent::config

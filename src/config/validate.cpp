@@ -288,9 +288,6 @@ bool finetunes_by_gptq(Options o) { return o.finetune.rounding == WeightSolver::
 bool tunes_in_gram_form(Options o) { return finetunes(o) && o.finetune.form == FinetuneForm::gram; }
 bool mixes_inputs(Options o) { return o.finetune.drop_ratio < 1; }
 bool streams_or_mixes(Options o) { return o.finetune.form == FinetuneForm::streamed || mixes_inputs(o); }
-bool updates_scales(Options o) { return o.finetune.update_scale; }
-bool tunes_scales(Options o) { return finetunes(o) && updates_scales(o); }
-bool is_not_adaquant(Options o) { return o.finetune.rounding != WeightSolver::adaquant; }
 
 // Devices.
 bool is_on_cpu(Options o) { return o.device.is_cpu(); }
@@ -478,11 +475,7 @@ const Conflict kConflicts[] = {
      "leave out --set finetune-form=streamed and --set drop-ratio"},
     {kStatic, tunes_in_gram_form, mixes_inputs, "--set finetune-form=gram cannot mix inputs of both models",
      "leave out --set drop-ratio"},
-    {kStatic, tunes_scales, is_not_adaquant, "--set update-scale goes with --finetune adaquant",
-     "leave it out: it makes other methods worse"},
     {kStatic, weights_are_floats, finetunes, "--finetune looks for integers, and the weights become floats",
-     "leave it out"},
-    {kStatic, updates_scales, powers_of_two, "--set update-scale finds scales that are no powers of two",
      "leave it out"},
 
     // Devices.

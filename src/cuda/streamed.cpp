@@ -503,12 +503,10 @@ Drawn SampleBatches::draw(std::uint64_t turn) {
   Drawn drawn;
   const std::size_t index = order_.at(turn);
   if (from_disk_) drawn.resting = samples_.resting(index);
-  if (drawn.resting && std::none_of(drawn.resting->parts.begin(), drawn.resting->parts.begin() + 2,
-                                    [](const auto& part) { return part.narrowed; })) {
+  if (drawn.resting) {
     drawn.positions = drawn.resting->parts[1].size / sizeof(float) / static_cast<std::size_t>(geometry_.outputs);
     return drawn;
   }
-  drawn.resting.reset();
   drawn.sample = samples_.get(index);
   drawn.positions = drawn.sample.target.size() / static_cast<std::size_t>(geometry_.outputs);
   if (config_.drop_ratio < 1) drawn.mixed = solve::mixed_inputs(drawn.sample, config_, turn, threads_);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -19,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <span>
 #include <stop_token>
@@ -31,7 +31,7 @@
 #include "base/file.h"
 #include "base/paths.h"
 #include "base/process.h"
-#include "base/spawn_texts.h"
+#include "base/start_process.h"
 #include "data/sample.h"
 #include "exec/emit.h"
 #include "exec/runtime.h"
@@ -86,43 +86,19 @@ constexpr const char* kVariable = "DETENT_GUARDED";  // the parent's process id
 constexpr int kSocket = 3;                           // in the process that serves
 constexpr int kNoMemory = 4;                         // its status where it found none
 
-class SpawnActions {
- public:
-  SpawnActions() {
-    ::posix_spawn_file_actions_init(&actions_);
-    ::posix_spawnattr_init(&attributes_);
-  }
-  SpawnActions(const SpawnActions&) = delete;
-  SpawnActions& operator=(const SpawnActions&) = delete;
-  ~SpawnActions() {
-    ::posix_spawnattr_destroy(&attributes_);
-    ::posix_spawn_file_actions_destroy(&actions_);
-  }
-
-  // What the runtime prints when it dies is not for the user: the error says what happened. A process group of its own
-  // keeps Ctrl-C from it: it ends when this side does.
-  pid_t start(const std::filesystem::path& program, int socket) {
-    for (const int stream : {0, 1, 2})
-      ::posix_spawn_file_actions_addopen(&actions_, stream, "/dev/null", stream == 0 ? O_RDONLY : O_WRONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&actions_, socket, kSocket);
-    sigset_t none;
-    sigemptyset(&none);
-    ::posix_spawnattr_setsigmask(&attributes_, &none);
-    ::posix_spawnattr_setpgroup(&attributes_, 0);
-    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    std::vector<std::string> words{program.string()};
-    auto environment = environment_with(fmt::format("{}={}", kVariable, ::getpid()));
-    pid_t child = 0;
-    const int failed = ::posix_spawn(&child, program.c_str(), &actions_, &attributes_, pointers_to(words).data(),
-                                     pointers_to(environment).data());
-    if (failed != 0) throw failed_call(failed, "cannot start a process to run the model in", ErrorKind::resource);
-    return child;
-  }
-
- private:
-  posix_spawn_file_actions_t actions_{};
-  posix_spawnattr_t attributes_{};
-};
+// What the runtime prints when it dies is not for the user: the error says what happened. The process ends when this
+// side does.
+pid_t start_server(const std::filesystem::path& program, int socket) {
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  const std::unique_ptr<posix_spawn_file_actions_t, int (*)(posix_spawn_file_actions_t*)> owned(
+      &files, ::posix_spawn_file_actions_destroy);
+  for (const int stream : {0, 1, 2})
+    ::posix_spawn_file_actions_addopen(&files, stream, "/dev/null", stream == 0 ? O_RDONLY : O_WRONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&files, socket, kSocket);
+  return start_process(program.c_str(), {program.string()}, fmt::format("{}={}", kVariable, ::getpid()), &files,
+                       "cannot start a process to run the model in");
+}
 
 // The other process, ended when this goes.
 class Server {
@@ -134,7 +110,7 @@ class Server {
     socket_ = UniqueFd(ends[0]);
     const UniqueFd other(ends[1]);
     channel_ = GuardChannel(socket_.get(), std::move(stop));
-    child_ = SpawnActions().start(program, other.get());
+    child_ = start_server(program, other.get());
   }
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

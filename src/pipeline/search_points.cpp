@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "config/formats.h"
 #include "config/presets.h"
+#include "config/results.h"
 #include "detent/quantize.h"
 #include "onnx/model.h"
 #include "onnx/write.h"
@@ -528,26 +529,6 @@ void copy_model(const fs::path& from, const fs::path& to) {
   if (failed) throw failed_call(errno_of(failed), fmt::format("cannot write '{}'", to.string()), ErrorKind::resource);
 }
 
-nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(); }
-
-nlohmann::json to_json(const SearchPoint& point) {
-  nlohmann::json out{{"name", point.name},         {"single", point.single},   {"sqnr_db", number(point.sqnr_db)},
-                     {"error", point.error},       {"seconds", point.seconds}, {"bytes", point.bytes},
-                     {"on_front", point.on_front}, {"chosen", point.chosen},   {"command", point.command}};
-  for (const auto& entry : point.node_formats) out["node_formats"].push_back(json_of_name(entry));
-  out["expected_error"] = point.expected_error;
-  out["expected_seconds"] = point.expected_seconds;
-  if (point.value) out["value"] = number(*point.value);
-  if (point.written) out["written"] = point.written->string();
-  return out;
-}
-
-nlohmann::json to_json(const ServingMachine& machine) {
-  return {{"machine", machine.machine},     {"model", machine.model},       {"seconds", machine.seconds},
-          {"instances", machine.instances}, {"requests", machine.requests}, {"peak_memory_bytes", machine.peak_memory},
-          {"price", machine.price},         {"needed", machine.needed}};
-}
-
 }  // namespace
 
 void check_search_output(const SearchOptions& options) {
@@ -590,15 +571,13 @@ std::string command_of(const SearchOptions& options, const SearchPoint& point) {
 }
 
 nlohmann::json to_json(const SearchResult& result) {
-  nlohmann::json out{{"candidates", result.candidates}, {"samples", result.samples},
-                     {"inferences", result.inferences}, {"out_of_time", result.out_of_time},
-                     {"notes", result.notes},           {"peak_memory_bytes", result.peak_memory}};
-  out["points"] = nlohmann::json::array();
-  for (const auto& point : result.points) out["points"].push_back(to_json(point));
-  for (const auto& machine : result.machines) out["machines"].push_back(to_json(machine));
-  for (const auto& stage : result.stages)
-    out["stages"].push_back(
-        {{"name", stage.name}, {"seconds", stage.seconds}, {"peak_memory_bytes", stage.peak_memory}});
+  auto out = config::result_json(result);
+  config::keep_lists(out, {"points", "notes"});
+  for (std::size_t i = 0; i < result.points.size(); ++i) {
+    config::keep_lists(out["points"][i], {"chosen"});
+    for (std::size_t n = 0; n < result.points[i].node_formats.size(); ++n)
+      out["points"][i]["node_formats"][n] = json_of_name(result.points[i].node_formats[n]);
+  }
   return out;
 }
 

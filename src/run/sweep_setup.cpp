@@ -68,7 +68,7 @@ std::size_t measure_within(const Context& context, const onnx::Model& model, con
   return values.size();
 }
 
-std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& resources) {
+std::vector<std::string> sweep_notes(const SweepSetup& setup) {
   std::vector<std::string> notes;
   if (setup.measured > 0)
     notes.push_back(
@@ -84,9 +84,6 @@ std::vector<std::string> sweep_notes(const SweepSetup& setup, const Resources& r
     line += fmt::format(" ({} written, {} read)", format_size(use.bytes_written), format_size(use.bytes_read));
   notes.push_back(std::move(line));
   if (!use.access_reason.empty()) notes.push_back("disk access: " + use.access_reason);
-  if (resources.spool_bfloat16)
-    notes.emplace_back(
-        "spooled tensors were kept as bfloat16 (--set spool-bfloat16): results differ from those in full precision");
   if (setup.spool->damaged() > 0)
     notes.push_back(fmt::format("computed again: {}", count_with_noun(setup.spool->damaged(), "damaged record")));
   return notes;
@@ -116,11 +113,9 @@ std::unique_ptr<store::Spool> make_spool(const Context& context, const planning:
   options.memory_bytes = memory.records;
   options.buffer_bytes = memory.buffers;
   options.disk_bytes = budget.disk;
-  options.prefetch = resources.prefetch;
   for (const auto& [ours, theirs] : kAccesses) {
     if (ours == resources.spool_access) options.access = theirs;
   }
-  options.half_precision = resources.spool_bfloat16;
   if (::mkdir(options.directory.c_str(), S_IRWXU) != 0 && errno != EEXIST)  // of the run that is resumed
     throw failed_call(errno, fmt::format("cannot create '{}'", options.directory.string()), ErrorKind::usage);
   return std::make_unique<store::Spool>(std::move(options));
@@ -216,7 +211,7 @@ Collected collect_within(const Context& context, const RunDirectory& directory, 
   if (options.ranks != nullptr) merge_statistics(*options.ranks, collected.statistics, context.stop);
   for (auto& note : suspicions(prepared.model, collected.statistics)) collected.notes.push_back(std::move(note));
   for (auto& note : odd.notes()) collected.notes.push_back(std::move(note));
-  for (auto& note : sweep_notes(setup, context.resources)) collected.notes.push_back(std::move(note));
+  for (auto& note : sweep_notes(setup)) collected.notes.push_back(std::move(note));
   return collected;
 }
 

@@ -52,7 +52,6 @@ struct Solver {
   /// Whether targets that are symmetric need not be summed up: it then needs the Gram matrix alone, and compares itself
   /// with nearest rounding.
   bool takes_symmetric_form = false;
-  bool fits_scales = false;           // whether --set update-scale helps it
   std::size_t coordinate_sweeps = 2;  // afterwards, where config.coordinate_sweeps is unset
 };
 

@@ -36,7 +36,6 @@ constexpr std::uint32_t kVersion = 1;
 constexpr std::uint64_t kArrayAlignment = 64;
 constexpr std::uint64_t kLargestHeader = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLargestPayload = std::uint64_t{1} << 62;
-constexpr std::uint32_t kNarrowed = 1;
 
 struct FixedPart {
   std::uint64_t magic;
@@ -53,7 +52,7 @@ static_assert(sizeof(FixedPart) == 64);
 
 struct ArrayPart {  // followed by the dimensions, 8 bytes each
   std::int32_t type;
-  std::uint32_t flags;
+  std::uint32_t unused;  // 0
   std::uint64_t begin;
   std::uint64_t size;
   std::uint64_t rank;
@@ -86,81 +85,57 @@ data::Array in_buffer(data::Array array, const std::shared_ptr<const AlignedBuff
   return array;
 }
 
-data::Array widened(data::Array array) {
-  const auto buffer = std::make_shared<const AlignedBuffer>(2 * array.bytes.size());
-  widen(array.bytes, buffer->bytes());
-  const std::size_t size = 2 * array.bytes.size();
-  return in_buffer(std::move(array), buffer, size);
-}
-
-StoredArray to_stored(data::Array array, bool half_precision) {
-  const std::size_t size = array.bytes.size();
-  if (half_precision && array.type == onnx::DataType::float32 && size % 4 == 0) {
-    const auto buffer = std::make_shared<const AlignedBuffer>(size / 2);
-    narrow(array.bytes, buffer->bytes());
-    return {in_buffer(std::move(array), buffer, size / 2), true};
-  }
-  if (array.owner || size == 0) return {std::move(array), false};
-  const auto buffer = std::make_shared<const AlignedBuffer>(size);
-  std::memcpy(buffer->bytes().data(), array.bytes.data(), size);
-  return {in_buffer(std::move(array), buffer, size), false};
-}
-
-std::optional<StoredArray> read_array(std::span<const std::byte>& bytes, RecordHeader& header,
+std::optional<data::Array> read_array(std::span<const std::byte>& bytes, RecordHeader& header,
                                       std::uint64_t payload_size) {
   ArrayPart part;
   if (!take(bytes, part) || part.rank > bytes.size() / 8) return std::nullopt;
   if (part.begin > payload_size || part.size > payload_size - part.begin) return std::nullopt;
-  StoredArray stored;
-  stored.narrowed = (part.flags & kNarrowed) != 0;
-  stored.array.type = static_cast<onnx::DataType>(part.type);
-  stored.array.shape.resize(part.rank);
-  for (std::int64_t& dim : stored.array.shape) take(bytes, dim);
+  data::Array array;
+  array.type = static_cast<onnx::DataType>(part.type);
+  array.shape.resize(part.rank);
+  for (std::int64_t& dim : array.shape) take(bytes, dim);
   header.begins.push_back(part.begin);
   header.sizes.push_back(part.size);
-  return stored;
+  return array;
 }
 
 }  // namespace
 
-StoredRecord to_stored(Record record, bool half_precision) {
-  StoredRecord stored;
-  stored.reserve(record.size());
-  for (data::Array& array : record) stored.push_back(to_stored(std::move(array), half_precision));
-  return stored;
+Record owned(Record record) {
+  for (data::Array& array : record) {
+    const std::size_t size = array.bytes.size();
+    if (array.owner || size == 0) continue;
+    const auto buffer = std::make_shared<const AlignedBuffer>(size);
+    std::memcpy(buffer->bytes().data(), array.bytes.data(), size);
+    array = in_buffer(std::move(array), buffer, size);
+  }
+  return record;
 }
 
-Record from_stored(const StoredRecord& record) {
-  Record out;
-  out.reserve(record.size());
-  for (const StoredArray& stored : record) out.push_back(stored.narrowed ? widened(stored.array) : stored.array);
-  return out;
-}
-
-std::uint64_t byte_count(const StoredRecord& record) noexcept {
+std::uint64_t byte_count(const Record& record) noexcept {
   std::uint64_t bytes = 0;
-  for (const StoredArray& stored : record) bytes += stored.array.bytes.size();
+  for (const data::Array& array : record) bytes += array.bytes.size();
   return bytes;
 }
 
-RecordLayout layout_of(const StoredRecord& record) {
+RecordLayout layout_of(const Record& record) {
   RecordLayout layout;
   std::uint64_t header = sizeof(FixedPart);
   std::uint64_t end = 0;
-  for (const StoredArray& stored : record) {
-    header += sizeof(ArrayPart) + 8 * stored.array.shape.size();
+  for (const data::Array& array : record) {
+    header += sizeof(ArrayPart) + 8 * array.shape.size();
     // Large ones begin at a block, so that they can go to disk from where they are.
-    const std::uint64_t alignment = stored.array.bytes.size() < kLargeArray ? kArrayAlignment : kBlock;
+    const std::uint64_t alignment = array.bytes.size() < kLargeArray ? kArrayAlignment : kBlock;
     const std::uint64_t begin = (end + alignment - 1) / alignment * alignment;
     layout.begins.push_back(begin);
-    end = begin + stored.array.bytes.size();
+    end = begin + array.bytes.size();
   }
   layout.header_size = whole_blocks(header);
   layout.payload_size = whole_blocks(end);
   return layout;
 }
 
-void write_header(std::span<std::byte> to, const StoredRecord& record, const RecordLayout& layout, std::size_t sample,
+void write_header(std::span<std::byte> to, const Record& record, const RecordLayout& layout, std::size_t sample,
                   std::uint64_t offset, std::uint64_t payload_hash) {
   std::fill(to.begin(), to.end(), std::byte{0});
   FixedPart fixed{kMagic,
@@ -174,9 +149,9 @@ void write_header(std::span<std::byte> to, const StoredRecord& record, const Rec
                   payload_hash};
   std::span<std::byte> rest = to.subspan(sizeof(fixed));
   for (std::size_t i = 0; i < record.size(); ++i) {
-    const data::Array& array = record[i].array;
-    append(rest, ArrayPart{static_cast<std::int32_t>(array.type), record[i].narrowed ? kNarrowed : 0, layout.begins[i],
-                           array.bytes.size(), array.shape.size()});
+    const data::Array& array = record[i];
+    append(rest, ArrayPart{static_cast<std::int32_t>(array.type), 0, layout.begins[i], array.bytes.size(),
+                           array.shape.size()});
     for (const std::int64_t dim : array.shape) append(rest, dim);
   }
   fixed.header_hash = header_hash(to, fixed);
@@ -204,9 +179,9 @@ std::optional<RecordHeader> read_header(std::span<const std::byte> bytes, std::u
   header.extent = {offset, fixed.header_size + fixed.payload_size, fixed.header_size};
   header.payload_hash = fixed.payload_hash;
   for (std::uint32_t i = 0; i < fixed.array_count; ++i) {
-    auto stored = read_array(rest, header, fixed.payload_size);
-    if (!stored) return std::nullopt;
-    header.arrays.push_back(std::move(*stored));
+    auto array = read_array(rest, header, fixed.payload_size);
+    if (!array) return std::nullopt;
+    header.arrays.push_back(std::move(*array));
   }
   return header;
 }
@@ -222,21 +197,20 @@ std::optional<RecordOnDisk> read_resting(const std::filesystem::path& path, std:
   RecordOnDisk resting{
       path, extent.offset + extent.header_size, extent.size - extent.header_size, header->payload_hash, {}};
   for (std::size_t i = 0; i < header->arrays.size(); ++i) {
-    const auto& stored = header->arrays[i];
-    resting.parts.push_back(
-        {stored.array.type, stored.array.shape, header->begins[i], header->sizes[i], stored.narrowed});
+    const auto& array = header->arrays[i];
+    resting.parts.push_back({array.type, array.shape, header->begins[i], header->sizes[i]});
   }
   return resting;
 }
 
 Record to_record(const RecordHeader& header, const std::shared_ptr<const AlignedBuffer>& buffer) {
   const std::span<const std::byte> payload = buffer->bytes().subspan(header.extent.header_size);
-  StoredRecord record = header.arrays;
+  Record record = header.arrays;
   for (std::size_t i = 0; i < record.size(); ++i) {
-    record[i].array.bytes = payload.subspan(header.begins[i], header.sizes[i]);
-    record[i].array.owner = buffer;
+    record[i].bytes = payload.subspan(header.begins[i], header.sizes[i]);
+    record[i].owner = buffer;
   }
-  return from_stored(record);
+  return record;
 }
 
 namespace {
@@ -585,39 +559,6 @@ void PayloadHash::add(std::span<const std::byte> bytes) noexcept {
 
 std::uint64_t PayloadHash::result() const noexcept {
   return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_.get()));
-}
-
-namespace {
-
-DETENT_VECTOR_CLONES void narrow_all(const std::byte* from, std::byte* to, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint32_t bits;
-    std::memcpy(&bits, from + 4 * i, 4);
-    // The carry of the rounding may run into the exponent, as it should.
-    const std::uint32_t rounded = (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16;
-    const std::uint32_t quiet = bits >> 16 | 0x40U;
-    const auto half = static_cast<std::uint16_t>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet : rounded);
-    std::memcpy(to + 2 * i, &half, 2);
-  }
-}
-
-DETENT_VECTOR_CLONES void widen_all(const std::byte* from, std::byte* to, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint16_t half;
-    std::memcpy(&half, from + 2 * i, 2);
-    const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
-    std::memcpy(to + 4 * i, &bits, 4);
-  }
-}
-
-}  // namespace
-
-void narrow(std::span<const std::byte> from, std::span<std::byte> to) {
-  narrow_all(from.data(), to.data(), from.size() / 4);
-}
-
-void widen(std::span<const std::byte> from, std::span<std::byte> to) {
-  widen_all(from.data(), to.data(), from.size() / 2);
 }
 
 }  // namespace detent::store

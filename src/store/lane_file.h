@@ -20,17 +20,9 @@ namespace detent::store {
 
 // How a record stands in a lane's file: one header in whole blocks, then its arrays (docs/spool.md).
 
-/// An array as it rests; type and shape are those that the caller gave and gets back.
-struct StoredArray {
-  data::Array array;
-  bool narrowed = false;  // float32, kept as bfloat16
-};
-using StoredRecord = std::vector<StoredArray>;
-
-/// Takes a record over: copies what does not own its memory, narrows float32 arrays where `half_precision` asks for it.
-StoredRecord to_stored(Record record, bool half_precision);
-Record from_stored(const StoredRecord& record);
-std::uint64_t byte_count(const StoredRecord& record) noexcept;
+/// Takes a record over: copies what does not own its memory.
+Record owned(Record record);
+std::uint64_t byte_count(const Record& record) noexcept;
 
 /// Where a record stands in its file.
 struct Extent {
@@ -50,17 +42,17 @@ struct RecordLayout {
 
   std::uint64_t size() const { return header_size + payload_size; }
 };
-RecordLayout layout_of(const StoredRecord& record);
+RecordLayout layout_of(const Record& record);
 
 /// `to` is as long as the header.
-void write_header(std::span<std::byte> to, const StoredRecord& record, const RecordLayout& layout, std::size_t sample,
+void write_header(std::span<std::byte> to, const Record& record, const RecordLayout& layout, std::size_t sample,
                   std::uint64_t offset, std::uint64_t payload_hash);
 
 struct RecordHeader {
   std::size_t sample = 0;
   Extent extent;
   std::uint64_t payload_hash = 0;
-  StoredRecord arrays;                // bytes and owners are empty
+  Record arrays;                      // bytes and owners are empty
   std::vector<std::uint64_t> begins;  // of the arrays, in the payload
   std::vector<std::uint64_t> sizes;
 };
@@ -184,14 +176,5 @@ class PayloadHash {
   };
   std::unique_ptr<void, Free> state_;
 };
-
-// Float32 values in half the bytes: bfloat16, which keeps the exponent and 8 bits of precision.
-
-/// Rounds to nearest, ties to even. Infinities stay, NaN stays NaN, finite values beyond the largest bfloat16 become
-/// infinite. `to` holds two bytes for each four of `from`; neither needs an alignment.
-void narrow(std::span<const std::byte> from, std::span<std::byte> to);
-
-/// Back to float32, exactly.
-void widen(std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace detent::store

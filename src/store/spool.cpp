@@ -24,7 +24,7 @@ namespace detent::store {
 
 /// A record is in memory, queued to be written, or in the file of its lane.
 struct Entry {
-  std::shared_ptr<const StoredRecord> record;
+  std::shared_ptr<const Record> record;
   std::shared_ptr<WriteJob> job;
   Extent extent;
 
@@ -83,8 +83,8 @@ struct Spool::Impl {
 
   Lane open(const std::string& name);
   void put(Lane lane, std::size_t sample, Record record);
-  bool keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample, StoredRecord& record);
-  std::shared_ptr<WriteJob> start_writing(LaneIndex& index, Lane lane, std::size_t sample, StoredRecord record);
+  bool keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample, Record& record);
+  std::shared_ptr<WriteJob> start_writing(LaneIndex& index, Lane lane, std::size_t sample, Record record);
   void forget(LaneIndex& index, Lane lane, std::size_t sample, std::vector<Extent>& leftovers);
   void written(const std::shared_ptr<WriteJob>& job);
   std::optional<Record> get(Lane lane, std::size_t sample);
@@ -238,7 +238,7 @@ std::optional<Record> Spool::Impl::get(Lane lane, std::size_t sample) {
       const auto record = entry->record;
       const auto job = entry->job;
       lock.unlock();
-      return from_stored(record ? *record : job->record);
+      return record ? *record : job->record;
     }
     ReadAhead asked = ask_for(index_of(lane), {lane, sample}, entry->extent);
     read_ahead();
@@ -357,7 +357,7 @@ void Spool::Impl::forget(LaneIndex& index, Lane lane, std::size_t sample, std::v
   index.entries.erase(found);
 }
 
-bool Spool::Impl::keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample, StoredRecord& record) {
+bool Spool::Impl::keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample, Record& record) {
   if (options.residency == Residency::disk) return false;
   const std::uint64_t bytes = byte_count(record);
   const Entry* const old = find(lane, sample);
@@ -371,13 +371,12 @@ bool Spool::Impl::keep_in_memory(LaneIndex& index, Lane lane, std::size_t sample
   FreedExtents leftovers{index.file, {}};
   forget(index, lane, sample, leftovers.extents);
   resident.add(bytes);
-  index.entries[sample].record = std::make_shared<const StoredRecord>(std::move(record));
+  index.entries[sample].record = std::make_shared<const Record>(std::move(record));
   leftovers.free();
   return true;
 }
 
-std::shared_ptr<WriteJob> Spool::Impl::start_writing(LaneIndex& index, Lane lane, std::size_t sample,
-                                                     StoredRecord record) {
+std::shared_ptr<WriteJob> Spool::Impl::start_writing(LaneIndex& index, Lane lane, std::size_t sample, Record record) {
   auto job = std::make_shared<WriteJob>();
   job->lane = lane;
   job->sample = sample;
@@ -398,7 +397,7 @@ std::shared_ptr<WriteJob> Spool::Impl::start_writing(LaneIndex& index, Lane lane
 
 void Spool::Impl::put(Lane lane, std::size_t sample, Record record) {
   writer.rethrow();
-  StoredRecord stored = to_stored(std::move(record), options.half_precision);
+  Record stored = owned(std::move(record));
   std::shared_ptr<WriteJob> job;
   for (bool drained = false;; drained = true) {
     {

@@ -26,7 +26,6 @@ struct RecordOnDisk {
     std::vector<std::int64_t> shape;
     std::uint64_t begin = 0;  // from the payload's
     std::uint64_t size = 0;
-    bool narrowed = false;  // float32, kept as bfloat16
   };
 
   std::filesystem::path file;
@@ -51,8 +50,6 @@ struct SpoolOptions {
   std::uint64_t disk_bytes = std::numeric_limits<std::uint64_t>::max();
   std::size_t prefetch = 2;  // samples read ahead; 0: each is read when it is asked for
   DiskAccess access = DiskAccess::automatic;
-  /// Float32 elements are kept as bfloat16: half the bytes, 8 bits of precision.
-  bool half_precision = false;
 };
 
 struct SpoolUse {

@@ -376,7 +376,7 @@ void Writer::write(const std::shared_ptr<WriteJob>& job) {
 void Writer::copy_payload(const std::shared_ptr<WriteJob>& job, PayloadHash& hash) {
   const RecordLayout& layout = job->layout;
   for (std::size_t i = 0; i < job->record.size(); ++i) {
-    const data::Array& array = job->record[i].array;
+    const data::Array& array = job->record[i];
     const std::uint64_t next = i + 1 < layout.begins.size() ? layout.begins[i + 1] : layout.payload_size;
     const std::size_t lent = lendable(array);
     if (lent > 0) write_in_place(job, array.bytes.first(lent), hash);

@@ -129,7 +129,7 @@ struct WriteJob {
   std::size_t lane = 0;
   std::size_t sample = 0;
   std::shared_ptr<LaneFile> file;
-  StoredRecord record;
+  Record record;
   RecordLayout layout;
   std::atomic<bool> dropped = false;  // nobody needs it any more
   Extent extent;                      // where it went, once it is written

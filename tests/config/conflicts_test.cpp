@@ -270,8 +270,6 @@ TEST(Validate, FineTuningThatDoesNotGoTogether) {
   };
   EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.form = FinetuneForm::streamed; }), "Gram form"));
   EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.drop_ratio = 0.5; }), "--set drop-ratio"));
-  EXPECT_TRUE(contains(says(WeightSolver::adaround, [](auto& f) { f.update_scale = true; }), "--finetune adaquant"));
-  EXPECT_EQ(says(WeightSolver::adaquant, [](auto& f) { f.update_scale = true; }), "");
   EXPECT_TRUE(contains(refused([](auto& o) {
                          o.finetune.rounding = WeightSolver::gptq;
                          o.calibration_data.reset();

@@ -648,7 +648,7 @@ TEST(StreamedOnDevice, TakesNoMoreThanWasPredicted) {
 // The same samples, in the spool's files.
 class OnDisk final : public solve::LayerSamples {
  public:
-  explicit OnDisk(const Layer& layer, bool narrow = false) : spool_(options(narrow)), lane_(spool_.open("layer")) {
+  explicit OnDisk(const Layer& layer) : spool_(options()), lane_(spool_.open("layer")) {
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) {
       const auto array = [](const std::vector<float>& values, const solve::Shape& shape) {
         const auto bytes = std::as_bytes(std::span(values));
@@ -678,11 +678,10 @@ class OnDisk final : public solve::LayerSamples {
   std::size_t through_host = 0;
 
  private:
-  store::SpoolOptions options(bool narrow) const {
+  store::SpoolOptions options() const {
     store::SpoolOptions options;
     options.directory = folder_.path();
     options.residency = store::Residency::disk;
-    options.half_precision = narrow;
     return options;
   }
 
@@ -709,17 +708,6 @@ TEST(StreamedOnDevice, TakesSamplesFromDiskPastTheSolver) {
     // Not for steps: for the inputs' power, the choice of a layout, and the descent afterwards.
     EXPECT_LT(samples.through_host, 2 * (2 * 5 + 1 + 5) + 1);
   }
-}
-
-TEST(StreamedOnDevice, NarrowedSamplesComeThroughTheHost) {
-  const Layer layer = make_layer(solve::convolution(4, 6, 1, {3, 3}), {1, 4, 7, 7}, 5, 4, 7);
-  OnDisk samples(layer, true);
-  Devices all = devices();
-  RecordReaders readers(all, GdsMode::off);
-  solve_streamed(all, {}, {layer.weights, layer.geometry, samples, &readers}, layer.bias,
-                 streamed_config(WeightSolver::adaround), kernels(), {});
-  EXPECT_TRUE(readers.notes().empty());
-  EXPECT_GE(samples.through_host, 60U);
 }
 
 class StagingFrom : public testing::TestWithParam<bool> {};

@@ -120,10 +120,8 @@ OF_SAMPLES = [
     *(
         ["--samples", 4],
         ["--set", "segments=2"],
-        ["--set", "prefetch=1"],
         ["--workers", 2],
         ["--set", "memory-level=2"],
-        ["--set", "spool-bfloat16"],
     ),
     *(["--set", "spool-access=buffered"], ["--set", "checkpoint-seconds=1"], ["--disk-budget", "1GiB"], ["--device", "cuda:0"]),
 ]

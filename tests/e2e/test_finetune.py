@@ -147,51 +147,6 @@ def test_scales_and_float_parts_stay(layers: tuple[Path, Path, list[Sample]], tm
         assert bool(changed & {"b0_quantized", "b2_quantized", "b3_quantized", "b4_quantized"}) == bool(options)
 
 
-@pytest.mark.parametrize("form", ["gram", "streamed"])
-def test_scales_follow_the_integers(layers: tuple[Path, Path, list[Sample]], tmp_path: Path, form: str) -> None:
-    model, data, fresh = layers
-    tuning = [
-        "--weight-type",
-        "int4",
-        "--finetune",
-        "adaquant",
-        "--set",
-        f"finetune-form={form}",
-        "--set",
-        "learning-rate=1e-3",
-        "--set",
-        "num-iterations=200",
-    ]
-    support.quantize(model, tmp_path / "plain.onnx", data, *tuning)
-    support.quantize(model, tmp_path / "scaled.onnx", data, *tuning, "--set", "update-scale")
-    plain, scaled = (
-        {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / f"{name}.onnx").graph.initializer if t.data_type != INT4}
-        for name in ("plain", "scaled")
-    )
-    moved = {name for name in plain if not np.array_equal(plain[name], scaled[name])}
-    assert any(name.startswith("w") and name.endswith("_scale") for name in moved)
-    dequantized = {n.output[0]: n.input for n in onnx.load(tmp_path / "scaled.onnx").graph.node if n.op_type == "DequantizeLinear"}
-    biased = [n for n in onnx.load(tmp_path / "scaled.onnx").graph.node if len(n.input) == 3 and n.input[2] in dequantized]
-    for node in biased:
-        if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
-            continue
-        of_input, of_weight, of_bias = (scaled[dequantized[name][1]] for name in node.input)
-        np.testing.assert_array_equal(of_bias, np.broadcast_to(of_input * of_weight, of_bias.shape))
-    support.quantize(model, tmp_path / "nearest.onnx", data, "--weight-type", "int4")
-    assert error(model, tmp_path / "scaled.onnx", fresh) < error(model, tmp_path / "nearest.onnx", fresh)
-
-
-def test_scales_are_refused_where_they_make_no_sense(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
-    model, data, _ = layers
-    command = ["quantize", model, "-o", tmp_path / "q.onnx", "--calibration-data", data, "--set", "update-scale"]
-    for options in (
-        ["--finetune", "gptq"],
-        ["--finetune", "adaquant", "--set", "power-of-two-scale", "--set", "activation-symmetric"],
-    ):
-        refused = support.detent(*command, *options)
-        assert refused.returncode == 2 and "--set update-scale" in refused.stderr
-
-
 def test_selection_and_heaviest(layers: tuple[Path, Path, list[Sample]], tmp_path: Path) -> None:
     model, data, _ = layers
     chosen = support.quantize(model, tmp_path / "a.onnx", data, "--finetune", "gptq", "--set", "finetune-nodes=^g.*")

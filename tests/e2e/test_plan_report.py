@@ -279,7 +279,6 @@ def test_report_of_calibration_alone(place: Place, tmp_path: Path) -> None:
     assert next(s for s in shown["stages"] if s["name"] == "Calibration")["flops"] > 0
     assert sum(layer["seconds"] > 0 for layer in shown["layers"]) > 3
     assert all("histogram" in t and "range" not in t for t in shown["tensors"] if t["observed"][0] < t["observed"][1])
-    assert len(shown["timeline"]) > 1
     assert shown["plan"][0]["measured"] > 0
     events = json.loads((tmp_path / "t.json").read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events

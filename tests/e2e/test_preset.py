@@ -315,7 +315,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
-    [[], ["--set", "segments=3"], ["--set", "segments=4", "--set", "memory-level=2", "--set", "prefetch=0"], ["--workers", 2]],
+    [[], ["--set", "segments=3"], ["--set", "segments=4", "--set", "memory-level=2"], ["--workers", 2]],
     ids=str,
 )
 def test_budgets_change_nothing(trained: tuple[Path, Path], tmp_path: Path, options: list[object]) -> None:

@@ -97,10 +97,9 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 WAYS = [
     *(f"--set segments={n}" for n in (1, 2, 7, 40)),
     *(f"--set segments=3 --set memory-level={level}" for level in (0, 1, 2)),
-    *(f"--set segments=3 --set memory-level=2 --set prefetch={n}" for n in (0, 1, 8)),
     *(f"--set segments=3 --set memory-level=2 --set spool-access={access}" for access in ("buffered", "direct", "uring")),
     "--set segments=3 --set memory-level=2 --workers 3",
-    "--set segments=40 --set memory-level=2 --set prefetch=8 --workers 3",
+    "--set segments=40 --set memory-level=2 --workers 3",
     "--memory-budget 4GiB",
 ]
 
@@ -129,14 +128,7 @@ def test_statistics_under_the_smallest_budget_are_the_same(trained: Trained, tmp
 @pytest.mark.parametrize("rounding", FINETUNE)
 def test_tuned_models_are_the_same(small: Case, rounding: str, tmp_path: Path) -> None:
     case, options = small.beside(tmp_path), FINETUNE[rounding]
-    ways = [
-        "",
-        "--set memory-level=0",
-        "--set memory-level=2",
-        "--set memory-level=2 --set prefetch=0",
-        "--set memory-level=2 --set prefetch=8",
-    ]
-    ways += ["--set segments=3", "--memory-budget 300MiB"]
+    ways = ["", "--set memory-level=0", "--set memory-level=2", "--set segments=3", "--memory-budget 300MiB"]
     assert len({case.digest(*options, *way.split()) for way in ways}) == 1
 
 
@@ -236,8 +228,6 @@ SOLVING = {
         "finetune-form=gram",
         "--set",
         "update-bias",
-        "--set",
-        "update-scale",
     ],
 }
 

@@ -288,11 +288,9 @@ def spools() -> dict[str, bytes]:
         return bytes([form, len(arrays)]) + body + piece(payload)
 
     one = record(0, [(1, 0, 16, [2, 2])], bytes(range(64)))
-    narrowed = bytes([1 << 4 & 0, 1]) + bytes([1, 1, 1, 0, 4, 2]) + piece(bytes(64))
     return {
         "one": b"\1" + one,
         "three": b"\1" + one + record(16, [(7, 0, 8, [1]), (2, 64, 3, [3])], bytes(128)) + record(1, [], b""),
-        "narrowed": b"\1" + narrowed,
         "torn": b"\0" + b"d1spool"[::-1] + bytes(4096),
         "raw": b"\0" + struct.pack("<Q", 0x1A6C6F6F70733164) + bytes(8300),
     }

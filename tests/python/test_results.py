@@ -144,7 +144,7 @@ def test_reports_work_with_samples_in_memory(model, samples, tmp_path):
 
 def test_tables_are_cut_short_in_print_only():
     rows = [detent._results.Stage(f"stage {i}", i, i) for i in range(30)]
-    table = detent._tables.Table(rows, detent._results._STAGES)
+    table = detent._tables.Table(rows, detent._shown.COLUMNS["Stage"])
     assert len(table) == 30
     assert str(table).endswith("… and 10 more")
     assert "stage 29" in table.to_text(limit=0)

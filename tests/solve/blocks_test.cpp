@@ -191,19 +191,6 @@ TEST(Blocks, GptqOnInputsTakesThem) {
   }
 }
 
-TEST(Blocks, OfARowAreFittedByTheSameFactor) {
-  const Layer layer = make_layer(product(40, 6), {100, 40}, 2, 4, 5);
-  QuantizedWeights fitted = in_blocks(layer.weights, 16);
-  const QuantizedWeights before = fitted;
-  Solution solution = nearest(before, layer.bias);
-  fit_scales(sums_of_outputs_and_targets(before, layer.gram(), solution, 1), false, fitted, solution);
-  for (std::size_t m = 0; m < 6; ++m) {
-    const float factor = fitted.scale[3 * m] / before.scale[3 * m];
-    EXPECT_NE(factor, 1.0F);
-    for (std::size_t b = 1; b < 3; ++b) EXPECT_NEAR(fitted.scale[3 * m + b] / before.scale[3 * m + b], factor, 1e-6);
-  }
-}
-
 using quantization::BlockFormat;
 using quantization::BlockWeight;
 

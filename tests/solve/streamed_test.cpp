@@ -453,10 +453,9 @@ TEST(KeepIfBetter, NeverKeepsWhatIsWorseThanNearest) {
   const Layer layer = make_layer(product(16, 8), {32, 16}, 4, 4, 7);
   InMemory samples(layer);
   const auto keep = [&](Solution candidate) {
-    return keep_if_better(layer.weights, layer.bias, layer.weights, std::move(candidate),
-                          [&](const QuantizedWeights& weights, const Solution& s) {
-                            return reconstruction_error(weights, layer.geometry, s, samples, kernels(), {});
-                          });
+    return keep_if_better(layer.weights, layer.bias, std::move(candidate), [&](const Solution& s) {
+      return reconstruction_error(layer.weights, layer.geometry, s, samples, kernels(), {});
+    });
   };
   Solution bad = nearest(layer.weights, layer.bias);
   bad.integers[3] -= 2;

@@ -192,23 +192,6 @@ TEST(Resting, IsOnlyWhatStandsInAFile) {
   EXPECT_FALSE(in_memory.resting(lane, 1));
 }
 
-TEST(Resting, TellsOfNarrowedArrays) {
-  const TempDir folder;
-  SpoolOptions options;
-  options.directory = folder.path();
-  options.residency = Residency::disk;
-  options.half_precision = true;
-  Spool spool(options);
-  const auto lane = spool.open("lane");
-  spool.put(lane, 7, {array_of(DataType::float32, {8, 3}, 1), bytes_of(10, 2)});
-  spool.sync();
-  const auto resting = spool.resting(lane, 7);
-  ASSERT_TRUE(resting);
-  EXPECT_TRUE(resting->parts[0].narrowed);
-  EXPECT_EQ(resting->parts[0].size, 48U);
-  EXPECT_FALSE(resting->parts[1].narrowed);
-}
-
 class CopyingReader : public DeviceReader {
  public:
   void read(const RecordOnDisk& record, void* to) override {

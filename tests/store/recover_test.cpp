@@ -298,7 +298,6 @@ TEST(SpoolChild, DISABLED_Works) {
   options.residency = Residency::disk;
   options.access = access_of(setting("SPOOL_ACCESS"));
   options.buffer_bytes = std::uint64_t{4} << 20;
-  options.half_precision = setting("SPOOL_ACCESS") == "half";
   Spool spool(options);
   std::optional<Spool::Lane> lane;
   const auto note = [&](const char* where, const Error& error) {
@@ -384,15 +383,13 @@ TEST_F(Fault, AFileThatCannotBeMade) {
 }
 
 TEST_F(Fault, NoMemory) {
-  // The recovery's block, the writer's chunks, the buffers of reads; then those of narrowed floats.
+  // The recovery's block, the writer's chunks, the buffers of reads.
   for (int at = 1; at <= 12; ++at) {
-    for (const char* access : {"direct", "half"}) {
-      const std::string text = error_at("spool.allocate=ENOMEM@" + std::to_string(at), access);
-      if (text.empty()) continue;  // the probe does without
-      EXPECT_EQ(text.substr(0, 1), std::to_string(static_cast<int>(ErrorKind::resource))) << at << text;
-      EXPECT_NE(text.find("no memory"), std::string::npos) << text;
-      EXPECT_NE(text.find("--memory-budget"), std::string::npos) << text;
-    }
+    const std::string text = error_at("spool.allocate=ENOMEM@" + std::to_string(at), "direct");
+    if (text.empty()) continue;  // the probe does without
+    EXPECT_EQ(text.substr(0, 1), std::to_string(static_cast<int>(ErrorKind::resource))) << at << text;
+    EXPECT_NE(text.find("no memory"), std::string::npos) << text;
+    EXPECT_NE(text.find("--memory-budget"), std::string::npos) << text;
   }
   EXPECT_NE(error_at("spool.allocate=ENOMEM@3", "direct"), "");
   EXPECT_NE(error_at("spool.allocate=ENOMEM@10", "direct"), "");

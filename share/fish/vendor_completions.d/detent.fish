@@ -87,7 +87,6 @@ complete -c detent -n '__fish_seen_subcommand_from compare inspect verify' -l la
 complete -c detent -n '__fish_seen_subcommand_from verify' -l max-steps -x -d 'exit with code 3 where a layer differs by more steps from the exact reference'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l min-sqnr -x -d 'exit with code 3 where an output has a lower SQNR: signal over error, in dB'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l outputs-only -d 'compare the models outputs only, no inner values'
-complete -c detent -n '__fish_seen_subcommand_from compare' -l pending-limit -x -d 'memory for inner values of the float model until their quantized counterparts are there'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l round-floats -d 'round what nodes of 16-bit floats make to their type, as devices with such kernels do'
 complete -c detent -n '__fish_seen_subcommand_from compare' -l no-round-floats -d '16-bit floats as the runtimes CPU computes them, in float32'
 complete -c detent -n '__fish_seen_subcommand_from quantize plan verify' -l bench -d 'time the float and the quantized model in turns at the end'

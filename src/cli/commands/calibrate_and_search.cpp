@@ -15,7 +15,7 @@
 #include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/output/progress.h"
-#include "cli/output/result_json.h"
+#include "config/results.h"
 #include "detent/calibrate.h"
 #include "detent/search.h"
 #include "run/command.h"
@@ -23,19 +23,13 @@
 namespace detent::cli {
 namespace {
 
-nlohmann::json to_json(const std::filesystem::path& output, const CalibrateResult& r) {
-  nlohmann::json out{{"output", output.string()},         {"samples", r.samples}, {"tensors", r.tensors},
-                     {"output_bytes", r.output_bytes},    {"ranks", r.ranks},     {"notes", r.notes},
-                     {"peak_memory_bytes", r.peak_memory}};
-  for (const auto& s : r.stages)
-    out["stages"].push_back({{"name", s.name}, {"seconds", s.seconds}, {"peak_memory_bytes", s.peak_memory}});
-  return out;
-}
-
 void print_calibration(const std::filesystem::path& output, const config::CommandLine& line, const CalibrateResult& r) {
   if (r.rank != 0) return;
   if (line.json) {
-    print_json(to_json(output, r));
+    auto json = config::result_json(r);
+    config::keep_lists(json, {"notes"});
+    json["output"] = output.string();
+    print_json(json);
     return;
   }
   if (line.quiet) return;

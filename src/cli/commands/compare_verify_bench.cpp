@@ -12,7 +12,7 @@
 #include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/output/progress.h"
-#include "cli/output/result_json.h"
+#include "config/results.h"
 #include "detent/bench.h"
 #include "detent/compare.h"
 #include "detent/verify.h"
@@ -22,18 +22,19 @@
 namespace detent::cli {
 namespace {
 
-nlohmann::json to_json(const std::vector<Fidelity>& all) {
-  auto list = nlohmann::json::array();
-  for (const auto& f : all) {  // JSON has no infinity: equal values have a null SQNR
-    list.push_back({{"name", f.name},
-                    {"made_by", f.made_by},
-                    {"cosine", f.cosine},
-                    {"max_abs", f.max_abs},
-                    {"sqnr_db", std::isfinite(f.sqnr_db) ? nlohmann::json(f.sqnr_db) : nlohmann::json(nullptr)}});
-    if (!f.reason.empty()) list.back()["reason"] = f.reason;
-    if (!f.suggestion.empty()) list.back()["suggestion"] = f.suggestion;
+nlohmann::json to_json(const Comparison& result) {
+  auto out = config::result_json(result);
+  out.erase("sample_names");
+  out.emplace("next_tokens", nullptr);
+  config::keep_lists(out, {"outputs", "layers", "notes"});
+  for (const auto* list : {"outputs", "layers"}) {
+    for (auto& value : out[list]) {
+      for (const auto* text : {"reason", "suggestion"}) {
+        if (value[text] == "") value.erase(text);
+      }
+    }
   }
-  return list;
+  return out;
 }
 
 void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char* title) {
@@ -46,15 +47,6 @@ void print_table(const std::vector<Fidelity>& all, std::size_t limit, const char
     if (!f.reason.empty()) print_text("{:>33}{}{}{}\n", "", f.reason, f.suggestion.empty() ? "" : ": ", f.suggestion);
   }
   if (shown < all.size()) print_text("… and {} more (--layers 0 lists all)\n", all.size() - shown);
-}
-
-nlohmann::json to_json(const std::optional<NextTokens>& tokens) {
-  if (!tokens) return nullptr;
-  return {{"positions", tokens->positions},
-          {"float_perplexity", tokens->float_perplexity},
-          {"perplexity", tokens->perplexity},
-          {"agreement", tokens->agreement},
-          {"kl_divergence", tokens->kl_divergence}};
 }
 
 void print_tokens(const NextTokens& tokens) {
@@ -95,11 +87,7 @@ void run(CompareOptions options, const config::CommandLine& line) {
   if (!line.json) {
     print_comparison(result, options.outputs_only, line.layers);
   } else {
-    print_json({{"samples", result.samples},
-                {"next_tokens", to_json(result.next_tokens)},
-                {"outputs", to_json(result.outputs)},
-                {"layers", to_json(result.layers)},
-                {"notes", result.notes}});
+    print_json(to_json(result));
   }
   if (line.min_sqnr) require(result.outputs, *line.min_sqnr);
 }
@@ -123,39 +111,15 @@ void add_compare(CLI::App& app, Signals& signals) {
 
 namespace {
 
-// JSON has no infinity: null.
-nlohmann::json finite(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
-
-nlohmann::json to_json(const Fidelity& f) {
-  return {{"sqnr_db", finite(f.sqnr_db)}, {"cosine", f.cosine}, {"max_abs", finite(f.max_abs)}};
-}
-
 nlohmann::json to_json(const Verification& r) {
-  nlohmann::json out{{"target", r.target},
-                     {"target_reason", r.target_reason},
-                     {"consumer", r.consumer},
-                     {"samples", r.samples},
-                     {"max_steps", finite(r.max_steps)},
-                     {"notes", r.notes},
-                     {"outputs", nlohmann::json::array()},
-                     {"layers", nlohmann::json::array()},
-                     {"latency", nlohmann::json::array()}};
-  for (const auto& o : r.outputs)
-    out["outputs"].push_back({{"name", o.deployed.name},
-                              {"reference", to_json(o.reference)},
-                              {"deployed", to_json(o.deployed)},
-                              {"consumer_sqnr_db", finite(o.consumer_sqnr_db)}});
-  for (const auto& l : r.layers)
-    out["layers"].push_back({{"name", l.name},
-                             {"made_by", l.made_by},
-                             {"quantized", l.quantized},
-                             {"elements", l.elements},
-                             {"max_steps", finite(l.max_steps)},
-                             {"share", l.share},
-                             {"share_over_one", l.share_over_one},
-                             {"exact", l.exact},
-                             {"reason", l.reason}});
-  for (const auto& l : r.latency) out["latency"].push_back(latency_json(l));
+  auto out = config::result_json(r);
+  config::keep_lists(out, {"outputs", "layers", "latency", "notes"});
+  for (auto& output : out["outputs"]) {
+    output["name"] = output["deployed"]["name"];
+    for (const auto* side : {"reference", "deployed"}) {
+      for (const auto* text : {"name", "made_by", "reason", "suggestion"}) output[side].erase(text);
+    }
+  }
   return out;
 }
 
@@ -235,20 +199,14 @@ void add_verify(CLI::App& app, Signals& signals) {
 
 namespace {
 
-nlohmann::json to_json(const BenchedModel& m) {
-  auto out = latency_json(m.latency);
-  out.update({{"model", m.model.string()}, {"bytes", m.bytes}, {"load_seconds", m.load_seconds}});
-  if (m.peak_memory) out["peak_memory_bytes"] = *m.peak_memory;
-  for (const auto& o : m.operators)
-    out["operators"].push_back(
-        {{"op_type", o.op_type}, {"nodes", o.nodes}, {"seconds", o.seconds}, {"share", o.share}});
-  return out;
-}
-
 nlohmann::json to_json(const BenchResult& r) {
-  nlohmann::json out{{"threads", r.threads}, {"samples", r.samples}, {"synthetic", r.synthetic},
-                     {"runtime", r.runtime}, {"notes", r.notes},     {"peak_memory_bytes", profile::peak_resident()}};
-  for (const auto& model : r.models) out["models"].push_back(to_json(model));
+  auto out = config::result_json(r);
+  config::keep_lists(out, {"notes"});
+  out["peak_memory_bytes"] = profile::peak_resident();
+  for (std::size_t i = 0; i < r.models.size(); ++i) {
+    out["models"][i].update(config::result_json(r.models[i].latency));
+    if (!r.models[i].peak_memory) out["models"][i].erase("peak_memory_bytes");
+  }
   return out;
 }
 

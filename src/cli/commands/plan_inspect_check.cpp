@@ -20,6 +20,7 @@
 #include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/output/result_json.h"
+#include "config/results.h"
 #include "detent/check.h"
 #include "detent/inspect.h"
 #include "detent/plan.h"
@@ -36,59 +37,31 @@ double seconds_of(const Plan& p) {
 }
 
 nlohmann::json to_json(const Plan& p) {
-  nlohmann::json out{{"seconds", seconds_of(p)},
-                     {"samples", p.samples},
-                     {"nodes_quantized", p.nodes_quantized},
-                     {"nodes_in_float", p.nodes_in_float},
-                     {"nodes_may_change", p.nodes_may_change},
-                     {"nodes_with_gates", p.nodes_with_gates},
-                     {"tensors_observed", p.tensors_observed},
-                     {"macs", p.macs},
-                     {"flops", p.flops},
-                     {"observed_elements", p.observed_elements},
-                     {"peak_memory_bytes", p.peak_memory},
-                     {"work_dir_bytes", p.work_bytes},
-                     {"output_bytes", p.output_bytes},
-                     {"calibration_seconds", p.calibration_seconds},
-                     {"measuring_seconds", p.measuring_seconds},
-                     {"measuring_inferences", p.measuring_inferences},
-                     {"notes", p.notes}};
-  if (p.floats) out["floats"] = {{"nodes", p.floats->nodes}, {"nodes_kept", p.floats->nodes_kept}};
-  if (p.transformer) out["transformer"] = transformer_json(*p.transformer);
-  out["memory_budget_bytes"] = p.memory_budget;
-  out["disk_budget_bytes"] = p.disk_budget;
-  out["waiting_bytes"] = p.waiting_bytes;
-  out["waiting_on_disk_bytes"] = p.waiting_on_disk;
-  for (const auto& s : p.segments)
-    out["segments"].push_back({{"first", s.first}, {"last", s.last}, {"nodes", s.nodes}});
-  if (p.finetune.layers > 0) {
-    out["finetune"] = {{"only_if_needed", p.finetune.only_if_needed},
-                       {"layers", p.finetune.layers},
-                       {"streamed", p.finetune.streamed},
-                       {"heaviest", p.finetune.heaviest},
-                       {"heaviest_bytes", p.finetune.heaviest_bytes},
-                       {"seconds", p.finetune.seconds}};
+  auto out = config::result_json(p);
+  out["seconds"] = seconds_of(p);
+  config::keep_lists(out, {"notes"});
+  if (p.floats) {
+    out["floats"].erase("casts");
+    out["floats"].erase("constants");
   }
-  if (p.device.devices > 0) {
-    out["device"] = {{"devices", p.device.devices},
-                     {"budget_bytes", p.device.budget},
-                     {"calibration_counters_bytes", p.device.calibration_counters},
-                     {"peak_bytes", p.device.peak()},
-                     {"fits", p.device.fits()}};
-    for (const auto& l : p.device.layers) {
-      out["device"]["layers"].push_back({{"name", l.name},
-                                         {"form", l.streamed ? "streamed" : "gram"},
-                                         {"bytes", l.bytes},
-                                         {"fits", l.bytes <= p.device.layer_budget()}});
+  if (p.transformer) out["transformer"] = transformer_json(*p.transformer);
+  if (p.finetune.layers == 0) out.erase("finetune");
+  if (p.device.devices == 0) {
+    out.erase("device");
+  } else {
+    out["device"].update({{"peak_bytes", p.device.peak()}, {"fits", p.device.fits()}});
+    for (std::size_t i = 0; i < p.device.layers.size(); ++i) {
+      const auto& layer = p.device.layers[i];
+      auto& told = out["device"]["layers"][i];
+      told.erase("streamed");
+      told.update({{"form", layer.streamed ? "streamed" : "gram"}, {"fits", layer.bytes <= p.device.layer_budget()}});
     }
   }
   for (const auto& [name, shape] : p.inputs) out["inputs"].push_back({{"name", name}, {"shape", shape}});
-  for (const auto& s : p.stages) out["stages"].push_back({{"what", s.what}, {"bytes", s.bytes}});
   for (const auto& member : p.family) {
     out["family"].push_back(to_json(member));
     out["family"].back()["name"] = member.name;
   }
-  for (const auto& m : p.memory) out["memory"].push_back({{"what", m.what}, {"bytes", m.bytes}});
   return out;
 }
 
@@ -272,40 +245,13 @@ void add_plan(CLI::App& app) {
 namespace {
 
 nlohmann::json to_json(const Inspection& r) {
-  nlohmann::json out{{"ir_version", r.ir_version},
-                     {"opsets", r.opsets},
-                     {"op_types", r.op_types},
-                     {"parameters", r.parameters},
-                     {"parameter_bytes", r.parameter_bytes},
-                     {"macs", or_null(r.macs)},
-                     {"activation_bytes", or_null(r.activation_bytes)},
-                     {"peak_activation_bytes", or_null(r.peak_activation_bytes)},
-                     {"notes", r.notes}};
-  const auto values = [](const std::vector<ValueReport>& all) {
-    auto list = nlohmann::json::array();
-    for (const auto& v : all) list.push_back({{"name", v.name}, {"type", v.type}, {"shape", v.shape}});
-    return list;
-  };
-  out["inputs"] = values(r.inputs);
-  out["outputs"] = values(r.outputs);
+  auto out = config::result_json(r);
+  for (const auto* name : {"opsets", "op_types"}) out.emplace(name, nlohmann::json::object());
+  config::keep_lists(out, {"inputs", "outputs", "notes"});
   if (r.heaviest) out["heaviest_layer"] = r.layers[*r.heaviest].name;
   if (r.peak_at) out["peak_at"] = r.layers[*r.peak_at].name;
-  for (const auto& l : r.layers) {
-    out["layers"].push_back({{"name", l.name},
-                             {"op_type", l.op_type},
-                             {"parameters", l.parameters},
-                             {"parameter_bytes", l.parameter_bytes},
-                             {"activation_bytes", or_null(l.activation_bytes)},
-                             {"macs", or_null(l.macs)},
-                             {"flops", or_null(l.flops)},
-                             {"output_shape", l.output_shape},
-                             {"finetune_bytes", or_null(l.finetune_bytes)}});
-  }
   if (!r.products.empty()) out["runtime"] = r.runtime;
   if (r.transformer) out["transformer"] = transformer_json(*r.transformer);
-  for (const auto& p : r.products)
-    out["products"].push_back(
-        {{"name", p.name}, {"op_type", p.op_type}, {"runs_as", p.runs_as}, {"in_float", p.in_float}});
   return out;
 }
 
@@ -398,24 +344,6 @@ std::string_view word(Verdict verdict) {
   return config::word_of(config::enum_names<Verdict>(), static_cast<int>(verdict));
 }
 
-nlohmann::json to_json(const CheckResult& r) {
-  auto nodes = nlohmann::json::array();
-  for (const auto& n : r.nodes)
-    nodes.push_back({{"name", n.name},
-                     {"op_type", n.op_type},
-                     {"verdict", word(n.verdict)},
-                     {"on_cpu", n.on_cpu},
-                     {"precision", n.precision},
-                     {"rule", n.rule},
-                     {"suggestion", n.suggestion},
-                     {"macs", or_null(n.macs)}});
-  return {{"target", r.target},         {"target_reason", r.target_reason},
-          {"nodes", std::move(nodes)},  {"accepted", r.accepted},
-          {"falls_back", r.falls_back}, {"refused", r.refused},
-          {"macs", or_null(r.macs)},    {"integer_macs", or_null(r.integer_macs)},
-          {"partitions", r.partitions}, {"problems", r.problems}};
-}
-
 // Nodes that are judged alike, in one line.
 void print_exceptions(const CheckResult& r) {
   struct Group {
@@ -474,7 +402,9 @@ void add_check(CLI::App& app) {
     declared->read(options, line);
     const auto result = check(options);
     if (line.json) {
-      print_json(to_json(result));
+      auto json = config::result_json(result);
+      config::keep_lists(json, {"nodes", "problems"});
+      print_json(json);
     } else {
       print_check(options, result);
     }

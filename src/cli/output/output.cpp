@@ -49,10 +49,6 @@ void write_out(std::string_view text) { write_raw(printable_lines(text)); }
 
 void print_json(const nlohmann::json& value, int indent) { write_raw(json_text(value, indent) + "\n"); }
 
-nlohmann::json or_null(const std::optional<std::uint64_t>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
-}
-
 void print_help(const std::string& text) {
   if (!takes_colours(STDOUT_FILENO)) return write_raw(text);
   for (std::size_t begin = 0; begin < text.size();) {

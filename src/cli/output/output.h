@@ -56,7 +56,6 @@ void print_text(fmt::format_string<T...> format, T&&... values) {
 
 /// Writes a JSON value; what is not UTF-8 in it is replaced.
 void print_json(const nlohmann::json& value, int indent = 2);
-nlohmann::json or_null(const std::optional<std::uint64_t>& value);
 
 /// Times are printed in milliseconds.
 inline constexpr double kMilli = 1e3;

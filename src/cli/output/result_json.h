@@ -25,21 +25,6 @@ inline std::string rotation_words(bool kept, double error_before, double error_a
                      kept ? "kept" : "left out", in_db(error_before), in_db(error_after));
 }
 
-// Latencies as the commands print them with --json.
-
-inline nlohmann::json latency_json(const Latency& l) {
-  return {{"runs", l.runs},
-          {"min_seconds", l.min},
-          {"median_seconds", l.median},
-          {"p90_seconds", l.p90},
-          {"cpu_seconds", l.cpu},
-          {"ratio", l.ratio},
-          {"ratio_low", l.ratio_low},
-          {"ratio_high", l.ratio_high},
-          {"cpu_ratio", l.cpu_ratio},
-          {"waiting_share", l.waiting}};
-}
-
 // What the commands say of a transformer.
 
 nlohmann::json transformer_json(const Transformer& transformer);

@@ -1,4 +1,4 @@
-// What GPUs did: their memory, how busy they were, bytes on their way there, and their work under their own roofs.
+// What GPUs did: their memory, bytes on their way there, and the time of each kind of work.
 
 const LANES = {gather: 'host: gather', read: 'storage', copy: 'bus', compute: 'device'};
 
@@ -44,61 +44,6 @@ function workTable(work, device) {
   return new DataTable({caption: 'Work by kind', columns, rows: work, sort: 'Time', descending: true}).node;
 }
 
-const DEVICE_MEMORY = [['device_memory', 'used by detent', 'resident'], ['gpu', 'in use, by the driver', 'gpu']];
-const DEVICE_RATES = [['device_copied', 'over the bus', 'read'], ['device_storage', 'from storage', 'written']];
-
-function deviceChart(timeline, stages, devices, alt) {
-  const memory = DEVICE_MEMORY.filter(([key]) => timeline.some((p) => p[key] > 0));
-  const busy = timeline.some((p) => p.gpu_busy > 0);
-  const moved = DEVICE_RATES.map(([key, text, name]) => ({text, name, points: rates(timeline, key)})).filter((s) => s.points.some((p) => p.rate > 0));
-  const panels = [memory.length && 'memory', busy && 'busy', moved.length && 'moved'].filter(Boolean);
-  const lanes = lanesOf(stages);
-  const laneCount = d3.max(lanes, (s) => s.lane + 1) || 0;
-  const end = Math.max(d3.max(timeline, (p) => p.t), d3.max(lanes, (s) => s.start + s.seconds) || 0);
-  const budget = d3.sum(devices, (d) => d.memory_budget_bytes);
-  const draw = (svg, width, height) => {
-    const x = d3.scaleLinear().domain([Math.min(0, timeline[0].t), end]).range([70, width - 12]);
-    const top = laneCount * LANE + 4;
-    const slot = (height - top - 26) / panels.length;
-    drawLanes(svg, lanes, x, 2, height - 26);
-    const at = Object.fromEntries(panels.map((name, i) => [name, {x, top: top + i * slot + 24, height: slot - 36}]));
-    let level = () => height - 26;
-    if (at.memory) {
-      const most = d3.max(memory, ([key]) => d3.max(timeline, (p) => p[key])) || 1;
-      const near = budget > 0 && budget < 3 * most;
-      const max = 1.12 * Math.max(most, near ? budget : 0);
-      const curves = memory.map(([key, , name]) => ({points: timeline, key, name, filled: key === 'device_memory'}));
-      const y = panel(svg, {...at.memory, max, ticks: byteTicks(max, 3), format: bytes, title: 'Memory of the device', curves});
-      if (near) limitLine(svg, x, y(budget), `budget ${bytes(budget)}`, 'roof dashed');
-      level = (p) => y(p[memory[0][0]]);
-    }
-    if (at.busy) {
-      panel(svg, {...at.busy, max: 100, ticks: [0, 50, 100], format: (v) => percent(v / 100), title: 'Utilization (from the driver)',
-        curves: [{points: timeline, key: 'gpu_busy', name: 'anonymous'}]});
-    }
-    if (at.moved) {
-      const max = 1.12 * (d3.max(moved, (s) => d3.max(s.points, (p) => p.rate)) || 1);
-      panel(svg, {...at.moved, max, ticks: byteTicks(max, 3), format: bytesPerSecond, title: 'Bytes to and from the device',
-        curves: moved.map((s) => ({points: s.points, key: 'rate', name: s.name}))});
-    }
-    timeAxis(svg, x, height - 24, top);
-    const stride = Math.max(Math.ceil(timeline.length / 1000), 1);
-    return timeline.filter((_, i) => i % stride === 0).map((p) => ({x: x(p.t), y: level(p), curve: true, text: deviceMoment(p, memory, busy, moved)}));
-  };
-  const keys = [...memory.map(([, text, name]) => [lineMark(name), text]), ...moved.map((s) => [lineMark(s.name), s.text])];
-  return chart({title: 'Devices over time', alt, keys, draw, heightOf: () => laneCount * LANE + 30 + 130 * panels.length});
-}
-
-function deviceMoment(point, memory, busy, moved) {
-  const parts = [seconds(point.t), ...memory.filter(([key]) => isNumber(point[key])).map(([key, text]) => `${text} ${bytes(point[key])}`)];
-  if (busy && isNumber(point.gpu_busy)) parts.push(`utilization ${percent(point.gpu_busy / 100)}`);
-  for (const {text, points} of moved) {
-    const slice = d3.least(points, (p) => Math.abs(p.t - point.t));
-    if (slice) parts.push(`${text} ${bytesPerSecond(slice.rate)}`);
-  }
-  return parts.join(' · ');
-}
-
 const CURES = {
   gather: 'the host, which collects samples; --set finetune-prefetch reads ahead in more threads',
   read: 'storage; a faster disk, --set gds=on, or a larger --memory-budget helps',
@@ -107,9 +52,7 @@ const CURES = {
 };
 
 /** How much of the time in which devices were in use each lane was busy, and what that means. Lanes go on side by side. */
-function laneShares(work, moments, number, total) {
-  const used = moments.filter((p) => p.device_memory > 0).map((p) => p.t);
-  const span = used.length > 1 ? used[used.length - 1] - used[0] : total;
+function laneShares(work, number, span) {
   if (!(span > 0)) return [];
   const busy = (lane) => d3.sum(work.filter((w) => w.lane === lane), (w) => w.seconds) / number;
   const rows = Object.keys(LANES).map((lane) => ({lane, seconds: busy(lane)})).filter((row) => row.seconds > 0);
@@ -128,34 +71,22 @@ function laneShares(work, moments, number, total) {
   return [el('p', {class: 'hint'}, verdict), new DataTable({caption, columns, rows, sort: 'Time', descending: true}).node];
 }
 
-/** Work with counted arithmetic, under the device's own roofs. */
-function deviceRoofline(work, device) {
-  const dots = rooflineDots(work.filter((w) => w.lane === 'compute').map((w) => ({...w, memory_bytes: w.bytes})), []);
-  if (!dots.length) return null;
-  const alt = `Roofline plot of ${dots.length} kinds of work on the device, with its measured peaks, logarithmic on both axes.`;
-  return rooflineChart(dots, device, alt, 'The device’s work against its measured peaks');
-}
-
 function peaksText(device) {
   const facts = [[device.flops_per_second, flopsPerSecond], [device.memory_bytes_per_second, (x) => `memory ${bytesPerSecond(x)}`],
     [device.bus_bytes_per_second, (x) => `bus ${bytesPerSecond(x)}`]];
   return facts.filter(([x]) => x > 0).map(([x, show]) => show(x)).join(' · ');
 }
 
-function deviceSection({device, timeline, stages, summary}) {
+function deviceSection({device, summary}) {
   const work = list(device.work).filter((w) => isNumber(w.seconds));
   const devices = list(device.devices);
-  const moments = timeline.filter((p) => isNumber(p.t)).sort((a, b) => a.t - b.t);
-  const told = moments.filter((p) => p.device_memory > 0 || p.gpu > 0 || p.gpu_busy > 0);
   if (!work.length && !devices.length) return null;
   const names = devices.map((d) => `cuda:${d.number}${d.name ? ` (${d.name})` : ''}`).join(', ');
   const peaks = peaksText(device);
   const facts = deviceFacts(device, work, record(summary).seconds);
-  const alt = `Curves of memory, use and traffic of ${names || 'the devices'} from 0 to ${seconds(d3.max(moments, (p) => p.t))}.`;
   return section('Devices', names ? el('p', {class: 'origin'}, [names, peaks && `as measured: ${peaks}`].filter(Boolean).join(' · ')) : null,
     facts.length ? el('dl', {class: 'facts'}, ...facts) : null,
-    ...laneShares(work, moments, Math.max(devices.length, 1), record(summary).seconds),
+    ...laneShares(work, Math.max(devices.length, 1), device.seconds_in_use),
     ...devices.filter((d) => d.storage).map((d) => el('p', {class: 'hint'}, `cuda:${d.number} read spooled samples by ${d.storage}`)),
-    told.length > 1 && moments[moments.length - 1].t > moments[0].t ? deviceChart(moments, stages, devices, alt) : null,
-    work.length ? workTable(work, device) : null, deviceRoofline(work, device));
+    work.length ? workTable(work, device) : null);
 }

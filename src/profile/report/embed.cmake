@@ -2,7 +2,7 @@
 # Called with FOLDER (this one), LIBRARY (files of the chart library, in order, separated by ':') and OUTPUT.
 
 # Each uses only what stands before it.
-set(scripts units dom plot timeline roofline layers tensors device outcome report)
+set(scripts units dom plot layers tensors device outcome report)
 
 function(join_files result)
   set(all "")

@@ -2,21 +2,19 @@
 
 const searchLayer = (layer) => `${layer.name} ${layer.op_type || ''} ${layer.bound || ''}`;
 
-function layerTable(layers, machine) {
+function layerTable(layers) {
   const total = d3.sum(layers, (l) => l.seconds);
   const longest = d3.max(layers, (l) => l.seconds) || 1;
   const ratio = (a, b) => (a > 0 && b > 0 ? a / b : undefined);
   const speed = (l) => ratio(l.flops, l.seconds);
   const share = (l) => ratio(l.seconds, total);
-  // `share` is what the run itself made of the layer; without it the roofline tells.
-  const ofPeak = (l) => (isNumber(l.share) ? l.share : ratio(speed(l), roofAt({intensity: l.flops / l.memory_bytes}, machine)));
   const columns = [
     {name: 'Layer', value: (l) => l.name},
     {name: 'Operator', value: (l) => l.op_type},
     {name: 'Time', value: (l) => l.seconds, show: (l) => seconds(l.seconds), numeric: true, bar: (l) => l.seconds / longest},
     {name: 'Of all', value: share, show: (l) => percent(share(l)), numeric: true},
     {name: 'Bound by', value: (l) => l.bound, show: (l) => boundLabel(l.bound)},
-    {name: 'Of its peak', value: ofPeak, show: (l) => percent(ofPeak(l)), numeric: true},
+    {name: 'Of its peak', value: (l) => l.share, show: (l) => percent(l.share), numeric: true},
     {name: 'Speed', value: speed, show: (l) => flopsPerSecond(speed(l)), numeric: true},
     {name: 'Moved', value: (l) => l.memory_bytes, show: (l) => bytes(l.memory_bytes), numeric: true},
     {name: 'MACs', value: (l) => l.macs, show: (l) => operations(l.macs, 'MAC'), numeric: true},
@@ -63,7 +61,7 @@ function errorChart(layers, alt) {
     const right = x(worst.i) > width / 2;
     svg.append('circle').attr('class', 'peak').attr('r', 4).attr('cx', x(worst.i)).attr('cy', y(worst.layer.sqnr_db));
     label(svg, x(worst.i) + (right ? -8 : 8), y(worst.layer.sqnr_db) + 14, `worst ${decibels(worst.layer.sqnr_db)}`, right ? 'end' : 'start', 'label strong halo');
-    return measured.map((m) => ({x: x(m.i), y: y(m.layer.sqnr_db), curve: true,
+    return measured.map((m) => ({x: x(m.i), y: y(m.layer.sqnr_db),
       text: `layer ${m.i + 1} · ${m.layer.name} · ${m.layer.op_type || ''} · SQNR ${decibels(m.layer.sqnr_db)} · cosine ${cosineText(m.layer.cosine)}`}));
   };
   return chart({title: 'Signal to quantization noise along the model', alt, draw, heightOf: (width) => (width < 500 ? 220 : 260)});

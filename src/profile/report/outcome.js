@@ -14,12 +14,15 @@ function change(term, before, after, show, note) {
 
 function latencyFact(latency) {
   const l = record(latency);
-  if (!isNumber(l.after)) return null;
-  if (l.waiting > 0.1) return fact('Latency as deployed', 'not measured', `the machine was busy: ${percent(l.waiting)} of a run was waiting`);
-  const factor = l.ratio > 0 ? `${digits(1 / l.ratio, 2)} times as fast` : '';
-  const turns = isNumber(l.ratio_low) && isNumber(l.ratio_high) ? ` (half of the turns: ${digits(1 / l.ratio_high, 2)} to ${digits(1 / l.ratio_low, 2)})` : '';
+  const [before, after] = [record(l.before), record(l.after)];
+  if (!isNumber(after.median_seconds)) return null;
+  const waiting = Math.max(before.waiting_share || 0, after.waiting_share || 0);
+  if (waiting > 0.1) return fact('Latency as deployed', 'not measured', `the machine was busy: ${percent(waiting)} of a run was waiting`);
+  const {ratio, ratio_low: low, ratio_high: high} = after;
+  const factor = ratio > 0 ? `${digits(1 / ratio, 2)} times as fast` : '';
+  const turns = isNumber(low) && isNumber(high) ? ` (half of the turns: ${digits(1 / high, 2)} to ${digits(1 / low, 2)})` : '';
   const inputs = l.synthetic ? ', synthetic inputs' : '';
-  return change('Latency as deployed', l.before, l.after, seconds,
+  return change('Latency as deployed', before.median_seconds, after.median_seconds, seconds,
     `${factor}${turns}, ${count(l.threads)} thread${l.threads === 1 ? '' : 's'}${inputs}`);
 }
 
@@ -83,7 +86,13 @@ function outcomeSection(data) {
 
 /** What was done for accuracy, value by value. */
 function remediesSection({accuracy, tensors}) {
-  const remedies = list(record(accuracy).remedies);
+  const {equalized, methods: chosen, tuned} = record(accuracy);
+  const inDecibels = (error) => (error > 0 ? -10 * Math.log10(error) : undefined);
+  const remedies = [
+    ...list(equalized).map((e) => ({...e, what: 'channel ranges equalized'})),
+    ...list(chosen).map((m) => ({...m, what: `range by ${m.method}`})),
+    ...(tuned ? [{...tuned, what: 'weights by GPTQ', value: 'all weights'}] : []),
+  ].map((r) => ({...r, before: inDecibels(r.error_before), after: inDecibels(r.error_after)}));
   const methods = d3.rollups(tensors.filter((t) => t.method), (all) => all.length, (t) => t.method).sort((a, b) => b[1] - a[1]);
   if (!remedies.length && !methods.length) return null;
   const gain = (r) => (isNumber(r.before) && isNumber(r.after) ? r.after - r.before : undefined);

@@ -20,15 +20,6 @@ function boundMark(bound) {
   return svg.node();
 }
 
-/** A line with the stroke of class `name`, for legends. */
-function lineMark(name) {
-  const svg = svgElement(26, 12).attr('class', 'mark').attr('aria-hidden', 'true');
-  svg.append('line').attr('class', `line ${name}`).attr('x1', 1).attr('x2', 25).attr('y1', 6).attr('y2', 6);
-  return svg.node();
-}
-
-const legend = (entries) => el('p', {class: 'legend'}, ...entries.map(([mark, text]) => el('span', {}, mark, ` ${text}`)));
-
 /** For every chart on the page, how to draw it at a given width. */
 const charts = new Map();
 
@@ -63,7 +54,7 @@ window.addEventListener('afterprint', () => redrawAll());
  * A chart. draw(svg, width, height) fills it and returns the points that can be read off: {x, y, text}, in pixels.
  * heightOf(width) gives its height; `alt` says in words what it shows.
  */
-function chart({alt, title, keys, heightOf, draw}) {
+function chart({alt, title, heightOf, draw}) {
   const frame = el('div', {class: 'plot'});
   const readout = el('output', {class: 'readout'});
   const cursor = el('input', {type: 'range', class: 'cursor', min: 0, value: 0, step: 1, 'aria-label': `Step through the values: ${title}`});
@@ -80,7 +71,7 @@ function chart({alt, title, keys, heightOf, draw}) {
   };
   charts.set(frame, {draw: drawAt, width: 0});
   resized.observe(frame);
-  return el('figure', {}, el('figcaption', {}, title), keys ? legend(keys) : null, frame, cursor, readout);
+  return el('figure', {}, el('figcaption', {}, title), frame, cursor, readout);
 }
 
 /** Pointer, finger and arrow keys choose a point; its values appear below the chart. */
@@ -98,10 +89,7 @@ function readOff(svg, state, cursor, readout) {
     const box = svg.node().getBoundingClientRect();
     const scale = Number(svg.attr('width')) / box.width;
     const x = (event.clientX - box.left) * scale;
-    const y = (event.clientY - box.top) * scale;
-    // Curves have one value for each x; among scattered dots the closest counts.
-    const distance = (p) => (p.curve ? Math.abs(p.x - x) : Math.hypot(p.x - x, p.y - y));
-    choose(d3.leastIndex(state.points, distance));
+    choose(d3.leastIndex(state.points, (p) => Math.abs(p.x - x)));
   };
   for (const name of ['pointermove', 'pointerdown']) svg.node().addEventListener(name, nearest);
   cursor.oninput = () => choose(Number(cursor.value));
@@ -118,15 +106,6 @@ function axis(svg, make, x, y, grid) {
 
 function label(svg, x, y, text, anchor = 'start', name = 'label') {
   return svg.append('text').attr('class', name).attr('x', x).attr('y', y).attr('text-anchor', anchor).text(text);
-}
-
-/** A width in pixels of text in the charts' font, close enough to decide whether it fits. */
-const textWidth = (text) => text.length * 6.6;
-
-/** Round numbers of bytes from 0 to `top`: steps are powers of two. */
-function byteTicks(top, wanted = 4) {
-  const step = 2 ** Math.max(Math.round(Math.log2(Math.max(top, 1) / wanted)), 0);
-  return d3.range(0, top + step * 0.01, step);
 }
 
 /** Powers of ten inside a logarithmic scale's domain, not more than `wanted`. */

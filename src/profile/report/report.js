@@ -49,32 +49,14 @@ function stageTable(stages, total) {
   return new DataTable({caption: 'Stages', columns, rows: stages, sort: 'Stage', searchText: (s) => s.name}).node;
 }
 
-function timeSection({summary, stages, timeline, machine}) {
-  const moments = timeline.filter((p) => isNumber(p.t)).sort((a, b) => a.t - b.t);
-  if (!stages.length && moments.length < 2) return null;
-  const peak = d3.max(moments, (p) => p.resident);
-  const alt = `Curves of memory and disk traffic from 0 to ${seconds(d3.max(moments, (p) => p.t))}, with the stages ` +
-    `${stages.map((s) => s.name).join(', ')}. Resident memory peaks at ${bytes(peak)}.`;
-  return section('Memory and disk over time', moments.length > 1 && moments[moments.length - 1].t > moments[0].t ? timelineChart({timeline: moments, stages, machine, alt}) : null,
-    stages.length ? stageTable(stages, record(summary).seconds) : null);
+function timeSection({summary, stages}) {
+  return stages.length ? section('Stages of the run', el('p', {class: 'hint'}, 'To see memory, disk and devices over time, give --set trace=OUT.json and open the file in Perfetto (ui.perfetto.dev).'),
+    stageTable(stages, record(summary).seconds)) : null;
 }
 
-function rooflineSection({layers, stages, machine}) {
-  const dots = rooflineDots(layers, stages);
-  if (!dots.length) return null;
-  const slowest = d3.greatest(dots, (d) => d.item.seconds);
-  const alt = `Roofline plot of ${dots.length} layers and stages, logarithmic on both axes. The longest is ${dotText(slowest, machine)}.`;
-  const missing = layers.length + stages.length - dots.length;
-  const kinds = [dots.some((d) => d.kind === 'layer') && 'A mark without a number is a layer; its area grows with its time.',
-    dots.some((d) => d.kind === 'stage') && 'An outlined mark with a number is a stage.',
-    missing > 0 && `${count(missing)} without known arithmetic are not shown.`];
-  return section('Roofline', el('p', {class: 'hint'}, 'The float model as it ran for calibration, and the stages of the run. On the slope, bytes are the limit; on the flat roof, arithmetic. The distance below the roof is what could be gained. ' +
-    kinds.filter(Boolean).join(' ')), rooflineChart(dots, machine, alt));
-}
-
-function layerSection({layers, machine}) {
+function layerSection({layers}) {
   const timed = layers.filter((l) => l.seconds > 0);
-  return timed.length ? section('Time of each layer', el('p', {class: 'hint'}, 'One run of the float model during calibration, in the mean over the samples, with observers inside. What the result takes is the latency at the top.'), layerTable(timed, machine)) : null;
+  return timed.length ? section('Time of each layer', el('p', {class: 'hint'}, 'One run of the float model during calibration, in the mean over the samples, with observers inside. What the result takes is the latency at the top.'), layerTable(timed)) : null;
 }
 
 function errorSection({layers, outputs, compared_samples: samples}) {
@@ -91,18 +73,18 @@ function errorSection({layers, outputs, compared_samples: samples}) {
 
 function tuningSection({tuned}) {
   if (!tuned.length) return null;
-  const ratio = (l) => (l.before > 0 ? l.after / l.before : undefined);
+  const ratio = (l) => (l.error_before > 0 ? l.error_after / l.error_before : undefined);
   const exponent = (x) => (isNumber(x) ? x.toExponential(2) : '');
   const columns = [
     {name: 'Layer', value: (l) => l.name},
     {name: 'Operator', value: (l) => l.op_type},
-    {name: 'Form', value: (l) => l.form},
-    {name: 'Nearest', value: (l) => l.before, show: (l) => exponent(l.before), numeric: true},
-    {name: 'Tuned', value: (l) => l.after, show: (l) => (l.kept ? exponent(l.after) : 'no better'), numeric: true},
+    {name: 'Form', value: (l) => (l.streamed ? 'mini-batches' : 'Gram')},
+    {name: 'Nearest', value: (l) => l.error_before, show: (l) => exponent(l.error_before), numeric: true},
+    {name: 'Tuned', value: (l) => l.error_after, show: (l) => (l.tuned ? exponent(l.error_after) : 'no better'), numeric: true},
     {name: 'Of nearest', value: ratio, show: (l) => percent(ratio(l)), numeric: true, bar: (l) => ratio(l) || 0},
     {name: 'Time', value: (l) => l.seconds, show: (l) => seconds(l.seconds), numeric: true},
   ];
-  const kept = tuned.filter((l) => l.kept).length;
+  const kept = tuned.filter((l) => l.tuned).length;
   return section('Fine-tuning', el('p', {class: 'hint'}, `Mean squared error of each layer's output on held-back samples. ${kept} of ${tuned.length} layers keep the tuned weights, the others nearest rounding.`),
     new DataTable({caption: 'Layers in the order of the model', columns, rows: tuned}).node);
 }
@@ -162,10 +144,10 @@ function attempt(make, data) {
 
 function report(raw) {
   const data = {...raw, machine: record(raw.machine), device: record(raw.device)};
-  for (const key of ['stages', 'timeline', 'layers', 'tensors', 'plan', 'notes', 'outputs', 'tuned', 'kept']) data[key] = list(raw[key]);
+  for (const key of ['stages', 'layers', 'tensors', 'plan', 'notes', 'outputs', 'tuned', 'kept']) data[key] = list(raw[key]);
   data.stages = data.stages.map((stage, i) => ({...stage, number: i + 1}));
   if (data.title) document.title = data.title;
-  const makers = [outcomeSection, errorSection, remediesSection, tuningSection, tensorSection, notesSection, runSection, timeSection, deviceSection, rooflineSection, layerSection, planSection];
+  const makers = [outcomeSection, errorSection, remediesSection, tuningSection, tensorSection, notesSection, runSection, timeSection, deviceSection, layerSection, planSection];
   const sections = makers.map((make) => attempt(make, data)).filter(Boolean);
   const empty = sections.length ? null : el('p', {}, 'This report contains no figures.');
   const answer = sections.filter((s) => s.id === ANSWER_ID);

@@ -52,7 +52,7 @@ function histogramChart(tensor) {
     }
     label(svg, width - 16, height - 6, 'value', 'end');
     label(svg, 0, 12, equal ? 'values in bin' : 'density', 'start');
-    return bars.map((bar) => ({x: x((bar.from + bar.to) / 2), y: y(bar.height), curve: true,
+    return bars.map((bar) => ({x: x((bar.from + bar.to) / 2), y: y(bar.height),
       text: `${digits(bar.from, 4)} to ${digits(bar.to, 4)} · ${count(bar.count)} values · ${percent(bar.count / total)}`}));
   };
   return chart({title: `Values of ${tensor.name}`, alt, draw, heightOf: (width) => (width < 500 ? 220 : 260)});

@@ -35,7 +35,6 @@ const flopsPerSecond = (x) => scaled(x, 1000, DECIMAL, 'FLOP/s');
 const operations = (x, unit) => scaled(x, 1000, DECIMAL, unit);
 const count = (x) => (isNumber(x) ? Math.round(x).toLocaleString('en').replace('-', '−') : DASH);
 const decibels = (x) => (isNumber(x) ? withUnit(x.toFixed(1).replace('-', '−'), 'dB') : DASH);
-const intensity = (x) => withUnit(digits(x), 'FLOP/B');
 
 /** Six decimals: cosines lie close to one. */
 const cosineText = (x) => (isNumber(x) ? (x === 1 ? '1' : x.toFixed(6).replace('-', '−')) : DASH);
@@ -49,13 +48,6 @@ function seconds(x) {
   const whole = Math.round(x);
   if (x < 7200) return `${withUnit(Math.floor(whole / 60), 'min')} ${withUnit(whole % 60, 's')}`;
   return `${withUnit(Math.floor(whole / 3600), 'h')} ${withUnit(Math.floor((whole % 3600) / 60), 'min')}`;
-}
-
-/** What a time axis up to `longest` seconds counts in. */
-function timeUnit(longest) {
-  if (longest < 1) return {divisor: 1e-3, name: 'ms'};
-  if (longest < 180) return {divisor: 1, name: 's'};
-  return longest < 10800 ? {divisor: 60, name: 'min'} : {divisor: 3600, name: 'h'};
 }
 
 function percent(share) {

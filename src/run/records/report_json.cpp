@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "calibration/methods.h"
-#include "config/enum_names.h"
+#include "config/results.h"
 #include "profile/report.h"
 #include "profile/trace.h"
 #include "run/comparison/outcome.h"
@@ -85,7 +85,6 @@ json stages_json(const RunReport& report, const std::vector<profile::StageTime>&
                   {"seconds", stage.seconds},
                   {"peak_memory_bytes", stage.peak_memory},
                   {"pressure_seconds", stage.pressure_seconds},
-                  // The roof that is drawn is the host's.
                   {"flops", there ? 0 : work.flops},
                   {"memory_bytes", there ? 0 : work.memory_bytes},
                   {"disk_bytes", work.disk_bytes}});
@@ -109,23 +108,6 @@ std::string verdict_text(const json& stages) {
                      (*longest)["bound"].get<std::string>(),
                      100 * ((*longest)["share"].is_null() ? 0.0 : (*longest)["share"].get<double>()),
                      (*longest)["advice"].get<std::string>());
-}
-
-json timeline_json(const profile::Profiler& profiler) {
-  json points = json::array();
-  for (const auto& p : profiler.timeline()) {
-    points.push_back({{"t", p.time},
-                      {"resident", p.resident},
-                      {"anonymous", p.anonymous},
-                      {"disk_read", p.disk_read},
-                      {"disk_written", p.disk_written},
-                      {"gpu", p.gpu_memory},
-                      {"gpu_busy", p.gpu_busy},
-                      {"device_memory", p.device_memory},
-                      {"device_copied", p.device_copied},
-                      {"device_storage", p.device_storage}});
-  }
-  return points;
 }
 
 json layers_json(const RunReport& report) {
@@ -218,6 +200,17 @@ json tensors_json(const RunReport& report, const QuantizeResult* quantized) {
   return tensors;
 }
 
+// From the first moment in which devices held memory to the last.
+double seconds_of_devices(const std::vector<profile::TimelinePoint>& moments) {
+  double first = -1, last = -1;
+  for (const auto& moment : moments) {
+    if (moment.device_memory == 0) continue;
+    if (first < 0) first = moment.time;
+    last = moment.time;
+  }
+  return last - first;
+}
+
 // The prediction is that of calibration; comparing the models for this report takes more.
 json plan_json(const RunReport& report, const std::vector<profile::StageTime>& stages,
                const profile::DeviceActivity& activity) {
@@ -256,26 +249,8 @@ json summary_json(const RunReport& report, const QuantizeResult* quantized, cons
                   {"model_bytes_after", quantized->model_bytes_after},
                   {"nodes_quantized", quantized->nodes_quantized},
                   {"nodes_in_float", quantized->nodes_in_float}});
-  if (quantized->latency) {
-    const auto& [before, after, threads, samples, synthetic] = *quantized->latency;
-    summary["latency"] = {{"before", before.median},
-                          {"after", after.median},
-                          {"ratio", after.ratio},
-                          {"ratio_low", after.ratio_low},
-                          {"ratio_high", after.ratio_high},
-                          {"runs", after.runs},
-                          {"threads", threads},
-                          {"synthetic", synthetic},
-                          {"waiting", std::max(before.waiting, after.waiting)}};
-  }
+  if (quantized->latency) summary["latency"] = config::result_json(*quantized->latency);
   return summary;
-}
-
-json outcome_json(const QuantizeResult& quantized) {
-  const auto outcome = outcome_of(quantized);
-  return {{"answer", config::word_of(config::enum_names<Outcome::Answer>(), static_cast<int>(outcome.answer))},
-          {"headline", outcome.headline},
-          {"reasons", outcome.reasons}};
 }
 
 json kept_json(const QuantizeResult& quantized) {
@@ -289,28 +264,11 @@ json kept_json(const QuantizeResult& quantized) {
   return kept;
 }
 
-// What was measured, and what was done for it.
+// What was measured, and what was done for it; values alone are left out, of which there may be very many.
 json accuracy_json(const AccuracyResult& a) {
-  json out{{"samples", a.samples},
-           {"sqnr_db", number(a.sqnr_db)},
-           {"cosine", number(a.cosine)},
-           {"integer_macs", a.integer_macs ? number(*a.integer_macs) : json()},
-           {"weights_share", a.weights_share},
-           {"remedies", json::array()}};
-  if (a.score) out["score"] = *a.score;
-  if (a.worst_sample_db) out["worst_sample_db"] = number(*a.worst_sample_db);
-  if (a.worst_channels)
-    out["worst_channels"] = {{"name", channel_group_text(*a.worst_channels)},
-                             {"sqnr_db", number(a.worst_channels->sqnr_db)}};
-  if (a.rounded_db) out["rounded_db"] = number(*a.rounded_db);
-  const auto add = [&](const char* what, const std::string& value, double before, double after, bool kept = true) {
-    const auto db = [](double error) { return number(-10 * std::log10(error)); };
-    out["remedies"].push_back({{"what", what}, {"value", value}, {"before", db(before)}, {"after", db(after)}});
-    out["remedies"].back()["kept"] = kept;
-  };
-  for (const auto& e : a.equalized) add("channel ranges equalized", e.value, e.error_before, e.error_after);
-  for (const auto& m : a.methods) add(("range by " + m.method).c_str(), m.value, m.error_before, m.error_after);
-  if (a.tuned) add("weights by GPTQ", "all weights", a.tuned->error_before, a.tuned->error_after, a.tuned->kept);
+  auto out = config::result_json(a);
+  if (a.worst_channels) out["worst_channels"]["name"] = channel_group_text(*a.worst_channels);
+  out.erase("sensitivities");
   return out;
 }
 
@@ -332,7 +290,6 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
              {"memory_bytes_per_second", report.machine.memory_bytes_per_second},
              {"disk_bytes_per_second", report.machine.disk_bytes_per_second}}},
            {"stages", stages},
-           {"timeline", timeline_json(profiler.profiler())},
            {"layers", layers_json(report)},
            {"tensors", tensors_json(report, request.quantized)},
            {"plan", plan_json(report, times, profiler.profiler().device())},
@@ -340,6 +297,7 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
   if (report.device) {
     const auto& activity = profiler.profiler().device();
     out["device"] = device_json(report, activity);
+    out["device"]["seconds_in_use"] = seconds_of_devices(profiler.profiler().timeline());
     if (report.device->calibration) out["notes"].push_back(observers_text(report, activity));
   }
   if (report.comparison) {
@@ -348,18 +306,10 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
       out["outputs"].push_back({{"name", o.name}, {"sqnr_db", number(o.sqnr_db)}, {"cosine", number(o.cosine)}});
   }
   if (request.quantized != nullptr) {
-    out["outcome"] = outcome_json(*request.quantized);
+    out["outcome"] = config::result_json(outcome_of(*request.quantized));
     out["kept"] = kept_json(*request.quantized);
     if (request.quantized->accuracy) out["accuracy"] = accuracy_json(*request.quantized->accuracy);
-    for (const auto& l : request.quantized->layers) {
-      out["tuned"].push_back({{"name", l.name},
-                              {"op_type", l.op_type},
-                              {"form", l.streamed ? "mini-batches" : "Gram"},
-                              {"kept", l.tuned},
-                              {"before", number(l.error_before)},
-                              {"after", number(l.error_after)},
-                              {"seconds", l.seconds}});
-    }
+    out["tuned"] = config::result_json(request.quantized->layers);
   }
   return json_text(out);
 }

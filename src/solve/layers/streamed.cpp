@@ -127,52 +127,6 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   return solution;
 }
 
-OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
-                                       std::size_t threads) {
-  const std::size_t k = weights.fan_in, group_rows = weights.rows / form.groups;
-  const auto n = static_cast<double>(form.positions);
-  OutputSums sums{std::vector<RowSums>(weights.rows), form.positions};
-  const auto ranges = row_ranges(weights.rows, form.groups, k);
-  parallel_for(ranges.size(), threads, [&](std::size_t item) {
-    const RowRange rows = ranges[item];
-    std::vector<float> w(k);
-    for (std::size_t m = rows.first; m < rows.last; ++m) {
-      for (std::size_t j = 0; j < k; ++j) w[j] = weights.dequantize(m, j, solution.integers[m * k + j]);
-      const double bias = solution.bias.empty() ? 0.0 : static_cast<double>(solution.bias[m]);
-      RowSums& row = sums.rows[m];
-      row.y = dot_double(form.input_sum.data() + m / group_rows * k, w.data(), k);
-      row.t = form.target_sum[m] - n * bias;
-      row.yt = dot_double(w.data(), form.cross.data() + m * k, k) - bias * row.y;
-      row.tt = form.target_norm[m] - bias * (form.target_sum[m] + row.t);
-    }
-  });
-  return sums;
-}
-
-void fit_scales(const OutputSums& sums, bool best_bias, QuantizedWeights& weights, Solution& solution) {
-  if (sums.positions == 0) return;
-  const auto n = static_cast<double>(sums.positions);
-  const std::size_t scales = weights.scale_rows == 0 ? weights.rows : weights.scale_rows;
-  for (std::size_t s = 0; s < scales; ++s) {
-    double yt = 0, tt = 0;
-    for (std::size_t m = s; m < weights.rows; m += scales) {
-      const RowSums& row = sums.rows[m];
-      yt += row.yt - (best_bias ? row.y * row.t / n : 0);
-      tt += row.tt - (best_bias ? row.t * row.t / n : 0);
-    }
-    const double factor = tt / yt;
-    if (!(factor > 0.5 && factor < 2)) continue;
-    for (std::size_t m = s; m < weights.rows; m += scales) {
-      for (float& scale : std::span(weights.scale).subspan(m * weights.blocks(), weights.blocks())) {
-        scale = static_cast<float>(scale * factor);
-      }
-      if (!best_bias) continue;
-      const RowSums& row = sums.rows[m];
-      solution.bias[m] = static_cast<float>(solution.bias[m] + (row.t - factor * row.y) / n);
-    }
-  }
-}
-
 namespace {
 
 /// Sum of |y − target|². Replaces y by factor · 2 (y − target), its slope by y.
@@ -504,11 +458,13 @@ double mean_of(std::span<const SampleError> errors) {
   return all.outputs == 0 ? 0 : all.squares / static_cast<double>(all.outputs);
 }
 
-OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
-                                       const SolveControl& control) {
+std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
+                                 const Solution& solution, LayerSamples& samples, const Kernels& kernels,
+                                 const SolveControl& control) {
   Outputs outputs(weights, geometry, {solution.integers, {}}, kernels);
-  OutputSums sums{std::vector<RowSums>(weights.rows), 0};
+  std::vector<double> y_sums(weights.rows),
+      t_sums(weights.rows);  // of outputs without the bias, and of targets less it
+  std::uint64_t count = 0;
   for (std::size_t i = 0; i < samples.count(); ++i) {
     check_stop(control);
     const SampleRef sample = samples.get(i);
@@ -518,36 +474,24 @@ OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const La
       const float bias = solution.bias.empty() ? 0.0F : solution.bias[row];
       std::vector<float> t(positions);
       for (std::size_t c = 0; c < positions; ++c) t[c] = from[c * step] - bias;
-      RowSums& of_row = sums.rows[row];
-      of_row.y += sum_double(y, positions);
-      of_row.t += sum_double(t.data(), positions);
-      of_row.yt += dot_double(y, t.data(), positions);
-      of_row.tt += dot_double(t.data(), t.data(), positions);
+      y_sums[row] += sum_double(y, positions);
+      t_sums[row] += sum_double(t.data(), positions);
     };
-    sums.positions += outputs.run(sample, std::numeric_limits<std::size_t>::max(), control.threads, add);
+    count += outputs.run(sample, std::numeric_limits<std::size_t>::max(), control.threads, add);
   }
-  return sums;
-}
-
-std::vector<float> streamed_bias(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                 const Solution& solution, LayerSamples& samples, const Kernels& kernels,
-                                 const SolveControl& control) {
-  const OutputSums sums = sums_of_outputs_and_targets(weights, geometry, solution, samples, kernels, control);
   std::vector<float> bias = solution.bias;
   bias.resize(weights.rows);
-  for (std::size_t m = 0; m < weights.rows && sums.positions > 0; ++m) {
-    bias[m] = static_cast<float>(bias[m] + (sums.rows[m].t - sums.rows[m].y) / static_cast<double>(sums.positions));
-  }
+  for (std::size_t m = 0; m < weights.rows && count > 0; ++m)
+    bias[m] = static_cast<float>(bias[m] + (t_sums[m] - y_sums[m]) / static_cast<double>(count));
   return bias;
 }
 
-KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const float> bias,
-                            const QuantizedWeights& fitted, Solution candidate,
-                            const std::function<double(const QuantizedWeights&, const Solution&)>& error_of) {
+KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, Solution candidate,
+                            const std::function<double(const Solution&)>& error_of) {
   KeptSolution kept;
   kept.solution = nearest(weights, bias);
-  kept.nearest_error = kept.error = error_of(weights, kept.solution);
-  const double error = error_of(fitted, candidate);
+  kept.nearest_error = kept.error = error_of(kept.solution);
+  const double error = error_of(candidate);
   if (error < kept.nearest_error) {
     kept.solution = std::move(candidate);
     kept.error = error;

@@ -58,39 +58,12 @@ struct KeptSolution {
   bool tuned = false;        // whether it is the candidate
 };
 
-/// The candidate if it is better than nearest rounding there, else that. `error_of` is asked for both; the candidate's
-/// integers are in units of the scales of `fitted`, which may be `weights`.
-KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const float> bias,
-                            const QuantizedWeights& fitted, Solution candidate,
-                            const std::function<double(const QuantizedWeights&, const Solution&)>& error_of);
+/// The candidate if it is better than nearest rounding there, else that. `error_of` is asked for both.
+KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const float> bias, Solution candidate,
+                            const std::function<double(const Solution&)>& error_of);
 
 /// Mean square of the inputs, of a few samples.
 double input_power(LayerSamples& samples);
-
-// Scales that suit the integers that were found, in closed form: AdaQuant (Hubara et al. 2020, arXiv:2006.10518) trains
-// them.
-
-/// Sums over positions of an output y without its bias, and of what y is to be, t: the target less the bias.
-struct RowSums {
-  double y = 0, t = 0, yt = 0, tt = 0;
-};
-struct OutputSums {
-  std::vector<RowSums> rows;
-  std::uint64_t positions = 0;
-};
-
-OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const GramForm& form, const Solution& solution,
-                                       std::size_t threads);
-OutputSums sums_of_outputs_and_targets(const QuantizedWeights& weights, const LayerGeometry& geometry,
-                                       const Solution& solution, LayerSamples& samples, const Kernels& kernels,
-                                       const SolveControl& control);
-
-/// Multiplies each scale by the factor that leaves the error of the rows that share it without a part that follows the
-/// targets: sum of (y − t) t = 0. With `best_bias` the bias moves along, and sums are about means. A factor that is not
-/// within 1/2 and 2 is none.
-///
-/// The factor of least squares would make outputs smaller by the share of error in them, layer after layer.
-void fit_scales(const OutputSums& sums, bool best_bias, QuantizedWeights& weights, Solution& solution);
 
 // Iterations of a few rows of weights on mini-batches that are in memory.
 

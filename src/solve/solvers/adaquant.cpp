@@ -115,8 +115,7 @@ extern const Solver adaquant{.rounding = WeightSolver::adaquant,
                              .name = "AdaQuant",
                              .solve = solve::adaquant,
                              .cost = iteration_cost,
-                             .has_streamed_form = true,
-                             .fits_scales = true};
+                             .has_streamed_form = true};
 }  // namespace solvers
 
 }  // namespace detent::solve

@@ -147,16 +147,11 @@ class Tuning {
     const auto fits = [&](const onnx::TensorData& data, const std::optional<std::size_t>& tensor) {
       return tensor && data.size() == quantized_.graph.initializers[*tensor].data.size();
     };
-    const auto is_none_or_fits = [&](const onnx::TensorData& data, const std::optional<std::size_t>& tensor) {
-      return data.size() == 0 || fits(data, tensor);
-    };
     return std::equal(stage.layers.begin(), stage.layers.end(), stored.begin(), stored.end(),
                       [&](std::size_t i, const StoredLayer& solved) {
                         const auto& layer = layers_[i];
                         return solved.tuning.name == layer.name && fits(solved.integers, layer.stored_weight) &&
-                               is_none_or_fits(solved.bias, layer.stored_bias) &&
-                               is_none_or_fits(solved.scale, layer.stored_scale) &&
-                               is_none_or_fits(solved.bias_scale, layer.bias_scale);
+                               (solved.bias.size() == 0 || fits(solved.bias, layer.stored_bias));
                       });
   }
 
@@ -304,8 +299,6 @@ class Tuning {
     auto& tensors = quantized_.graph.initializers;
     tensors[layer.stored_weight].data = solved.integers;
     if (solved.bias.size() > 0) replace_bias(quantized_, layer, solved.bias);
-    if (solved.scale.size() > 0) tensors[layer.stored_scale].data = solved.scale;
-    if (solved.bias_scale.size() > 0) tensors[*layer.bias_scale].data = solved.bias_scale;
   }
 
   /// What devices do from here on is of these layers.

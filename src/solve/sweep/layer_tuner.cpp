@@ -225,7 +225,6 @@ SolvedLayer LayerTuner::solve(LayerProblem& problem) {
                              state ? &*state : nullptr, shares_rows() ? options_.ranks : nullptr};
   FinetuneConfig config = options_.config;
   config.update_bias = config.update_bias && layer.stored_bias;
-  config.update_scale = config.update_scale && layer.owns_scale;
   config.damping = damping_for(config.damping, problem.positions_per_weight);
   Found found = search(problem, config, control);
   limit_pair_sums(problem.weights, found.solution.integers);
@@ -235,12 +234,7 @@ SolvedLayer LayerTuner::solve(LayerProblem& problem) {
   solved.tuning.error_before = found.nearest_error;
   solved.tuning.error_after = found.error;
   solved.integers = stored_integers(quantized_, layer, problem.geometry, found.solution.integers);
-  if (solved.tuning.tuned && found.fitted) {
-    solved.scales = stored_scales(quantized_, layer, *found.fitted);
-    if (layer.stored_bias) solved.bias = stored_bias(quantized_, layer, found.solution.bias, solved.scales.bias);
-  } else if (solved.tuning.tuned && config.update_bias) {
-    solved.bias = stored_bias(quantized_, layer, found.solution.bias, {});
-  }
+  if (solved.tuning.tuned && config.update_bias) solved.bias = stored_bias(quantized_, layer, found.solution.bias);
   solved.tuning.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   problem.stored.reset();
   problem.held_back.reset();
@@ -253,11 +247,6 @@ LayerTuner::Found LayerTuner::search(LayerProblem& problem, const FinetuneConfig
   const auto& weights = problem.weights;
   Found found;
   found.solution = solver_.solve_streamed(weights, problem.geometry, problem.bias, *problem.stored, config, control);
-  if (config.update_scale) {
-    const auto sums =
-        sums_of_outputs_and_targets(weights, problem.geometry, found.solution, *problem.stored, kernels_, control);
-    fit(problem, config, sums, found);
-  }
   return found;
 }
 
@@ -273,29 +262,16 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   const float share = problem.needs_targets ? share_of_asymmetric(problem.positions_per_weight, weights.levels()) : 0;
   set_targets(form, weights, bias, {share, config.update_bias, integers_only}, kernels_, control.threads);
   found.solution = solver_.solve(weights, form, bias, config, control);
-  if (config.update_scale) {
-    const auto& gram = std::get<GramForm>(form);
-    fit(problem, config, sums_of_outputs_and_targets(weights, gram, found.solution, control.threads), found);
-  }
   if (!judged) {
     found.nearest_error = mean_squared_output_error(weights, form, nearest(weights, bias), kernels_);
-    found.error = mean_squared_output_error(found.fitted ? *found.fitted : weights, form, found.solution, kernels_);
+    found.error = mean_squared_output_error(weights, form, found.solution, kernels_);
   }
   return found;
 }
 
-void LayerTuner::fit(const LayerProblem& problem, const FinetuneConfig& config, const OutputSums& sums,
-                     Found& found) const {
-  auto weights = problem.weights;
-  auto solution = found.solution;
-  fit_scales(sums, config.update_bias, weights, solution);
-  if (!holds_bias(stored_scales(quantized_, *problem.layer, weights), solution.bias)) return;
-  found.fitted = std::move(weights);
-  found.solution = std::move(solution);
-}
-
-double LayerTuner::error_of(const LayerProblem& problem, const QuantizedWeights& weights, const Solution& solution,
-                            LayerSamples& samples, const SolveControl& control) const {
+double LayerTuner::error_of(const LayerProblem& problem, const Solution& solution, LayerSamples& samples,
+                            const SolveControl& control) const {
+  const auto& weights = problem.weights;
   if (problem.judges == 0 || !problem.judged_apart)
     return solver_.reconstruction_error(weights, problem.geometry, solution, samples, control);
   const auto mine = sample_errors(weights, problem.geometry, solution, samples, kernels_, control);
@@ -306,11 +282,8 @@ double LayerTuner::error_of(const LayerProblem& problem, const QuantizedWeights&
 bool LayerTuner::judge(const LayerProblem& problem, const SolveControl& control, Found& found) const {
   if (problem.judges == 0 && !problem.stored) return found.error < found.nearest_error;
   auto& samples = problem.judges > 0 ? *problem.held_back : *problem.stored;
-  auto kept =
-      keep_if_better(problem.weights, problem.bias, found.fitted ? *found.fitted : problem.weights,
-                     std::move(found.solution), [&](const QuantizedWeights& weights, const Solution& candidate) {
-                       return error_of(problem, weights, candidate, samples, control);
-                     });
+  auto kept = keep_if_better(problem.weights, problem.bias, std::move(found.solution),
+                             [&](const Solution& candidate) { return error_of(problem, candidate, samples, control); });
   found.nearest_error = kept.nearest_error;
   found.error = kept.error;
   found.solution = std::move(kept.solution);

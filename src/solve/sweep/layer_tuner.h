@@ -87,10 +87,8 @@ class LayerTuner {
   std::filesystem::path state_file(const LayerProblem& problem) const;
 
  private:
-  /// Integers, and the weights' scales where these were fitted to them.
   struct Found {
     Solution solution;
-    std::optional<QuantizedWeights> fitted;
     double nearest_error = 0, error = 0;  // by the form, where no samples are left to judge by
   };
 
@@ -108,10 +106,9 @@ class LayerTuner {
   void check_memory(const LayerProblem& problem, std::uint64_t needed) const;
   Found search(LayerProblem& problem, const FinetuneConfig& config, const SolveControl& control);
   Found search_form(LayerProblem& problem, const FinetuneConfig& config, const SolveControl& control);
-  void fit(const LayerProblem& problem, const FinetuneConfig& config, const OutputSums& sums, Found& found) const;
   bool judge(const LayerProblem& problem, const SolveControl& control, Found& found) const;
-  double error_of(const LayerProblem& problem, const QuantizedWeights& weights, const Solution& solution,
-                  LayerSamples& samples, const SolveControl& control) const;
+  double error_of(const LayerProblem& problem, const Solution& solution, LayerSamples& samples,
+                  const SolveControl& control) const;
 
   const onnx::Model& float_;
   const graph::ValueTypes& float_types_;

@@ -30,10 +30,6 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t padded(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-std::span<const std::byte> as_bytes(const std::vector<float>& values) {
-  return std::as_bytes(std::span<const float>(values));
-}
-
 void append(std::vector<std::byte>& data, std::span<const std::byte> more) {
   data.insert(data.end(), more.begin(), more.end());
   data.resize(padded(data.size()));
@@ -50,9 +46,7 @@ Json describe(const SolvedLayer& layer) {
           {"after", t.error_after},
           {"seconds", t.seconds},
           {"integers", layer.integers.size()},
-          {"bias", layer.bias.size()},
-          {"scale", as_bytes(layer.scales.weights).size()},
-          {"bias_scale", as_bytes(layer.scales.bias).size()}};
+          {"bias", layer.bias.size()}};
 }
 
 Fingerprint checksum(std::span<const std::byte> bytes) {
@@ -104,8 +98,6 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
     json.push_back(describe(layer));
     append(data, layer.integers);
     append(data, layer.bias);
-    append(data, as_bytes(layer.scales.weights));
-    append(data, as_bytes(layer.scales.bias));
   }
   std::string text = sealed_json_text(Json{{"layers", json}, {"data", checksum(data).text()}});
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
@@ -164,8 +156,6 @@ StoredLayer read_layer(const Json& entry, const std::shared_ptr<const MappedFile
   };
   layer.integers = cut(entry.at("integers"));
   layer.bias = cut(entry.at("bias"));
-  layer.scale = cut(entry.at("scale"));
-  layer.bias_scale = cut(entry.at("bias_scale"));
   return layer;
 }
 

@@ -26,7 +26,6 @@ struct SolvedLayer {
   LayerTuning tuning;
   std::vector<std::byte> integers;  // as stored
   std::vector<std::byte> bias;      // as stored; empty: stays as it was
-  StoredScales scales;              // the same
 };
 
 /// The same, as it lies in the file.
@@ -34,8 +33,6 @@ struct StoredLayer {
   LayerTuning tuning;
   onnx::TensorData integers;
   onnx::TensorData bias;
-  onnx::TensorData scale;
-  onnx::TensorData bias_scale;
 };
 
 class SolvedLayers {

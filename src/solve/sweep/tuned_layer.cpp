@@ -81,9 +81,7 @@ class Finder {
         float_index_(float_model),
         quantized_index_(quantized.model),
         inside_float_(graph::cuts_inside_bodies(float_model)),
-        inside_quantized_(graph::cuts_inside_bodies(quantized.model)) {
-    for (const auto& [value, stored] : provenance_.values) by_read_name_.emplace(stored.read_as, &stored);
-  }
+        inside_quantized_(graph::cuts_inside_bodies(quantized.model)) {}
 
   FoundLayers run() {
     check_names(float_, config_);
@@ -125,11 +123,6 @@ class Finder {
       found_.notes.push_back(fmt::format("{}: not fine-tuned: {}", float_node.label(), why));
       return std::nullopt;
     }
-    layer.input_scale = one_scale_of(layer.input);
-    layer.owns_scale = owns_scale(stored->second, layer);
-    if (config_.update_scale && !layer.owns_scale)
-      found_.notes.push_back(
-          fmt::format("{}: its scale stays as it is, since other values depend on it", float_node.label()));
     return layer;
   }
 
@@ -146,21 +139,6 @@ class Finder {
     const auto& values = provenance_.values;
     return std::count_if(values.begin(), values.end(),
                          [&](const auto& value) { return value.second.scale == values.at(weight).scale; }) > 1;
-  }
-
-  // The scale of a value that is read from integers with one for the whole tensor.
-  std::optional<std::size_t> one_scale_of(const std::string& value) const {
-    const auto found = by_read_name_.find(value);
-    if (found == by_read_name_.end()) return std::nullopt;
-    const auto scale = position_of(quantized_index_, found->second->scale);
-    return quantized_.graph.initializers[scale].count() == 1 ? std::make_optional(scale) : std::nullopt;
-  }
-
-  bool owns_scale(const quantization::StoredTensor& weight, const TunedLayer& layer) const {
-    const auto has_one_reader = [&](const std::string& value) { return quantized_index_.consumers(value).size() == 1; };
-    if (!has_one_reader(weight.scale)) return false;
-    if (!layer.bias_scale) return layer.stored_bias || !layer.float_bias;
-    return has_one_reader(quantized_.graph.initializers[*layer.bias_scale].name) && layer.input_scale.has_value();
   }
 
   bool find_bias(std::size_t position, const onnx::Node& float_node, TunedLayer& layer) const {
@@ -193,7 +171,6 @@ class Finder {
   graph::Index float_index_;
   graph::Index quantized_index_;
   std::vector<bool> inside_float_, inside_quantized_;  // cuts that part a body
-  std::map<std::string, const quantization::StoredTensor*> by_read_name_;
   FoundLayers found_;
 };
 
@@ -344,14 +321,14 @@ std::vector<std::byte> stored_integers(const onnx::Model& quantized, const Tuned
 }
 
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
-                                   const std::vector<float>& bias, const std::vector<float>& given) {
+                                   const std::vector<float>& bias) {
   if (!layer.bias_scale) {
     std::vector<float> values = bias;
     for (float& b : values) b /= layer.bias_factor;
     const auto bytes = std::as_bytes(std::span<const float>(values));
     return {bytes.begin(), bytes.end()};
   }
-  const auto scales = given.empty() ? values_of<float>(quantized.graph.initializers[*layer.bias_scale]) : given;
+  const auto scales = values_of<float>(quantized.graph.initializers[*layer.bias_scale]);
   std::vector<std::int32_t> integers;
   for (std::size_t i = 0; i < bias.size(); ++i) {
     const double q = std::nearbyint(static_cast<double>(bias[i]) / static_cast<double>(scales[i % scales.size()]));
@@ -365,26 +342,6 @@ void replace_bias(onnx::Model& quantized, const TunedLayer& layer, onnx::TensorD
   auto& bias = quantized.graph.initializers[*layer.stored_bias];
   // Without the message that a float bias was read from: it would be written as it was.
   bias = {bias.name, bias.type, bias.dims, std::move(data), {}, false};
-}
-
-StoredScales stored_scales(const onnx::Model& quantized, const TunedLayer& layer, const QuantizedWeights& weights) {
-  StoredScales stored;
-  stored.weights.assign(weights.scale.begin(), weights.scale.begin() + static_cast<std::ptrdiff_t>(weights.scale_rows));
-  if (!layer.bias_scale) return stored;
-  const float input = values_of<float>(quantized.graph.initializers[*layer.input_scale])[0];
-  const auto count = static_cast<std::size_t>(quantized.graph.initializers[*layer.bias_scale].count());
-  for (std::size_t i = 0; i < count; ++i) stored.bias.push_back(input * weights.scale[i]);
-  return stored;
-}
-
-bool holds_bias(const StoredScales& scales, const std::vector<float>& bias) {
-  const auto most = static_cast<double>(std::numeric_limits<std::int32_t>::max());
-  for (std::size_t i = 0; i < bias.size() && !scales.bias.empty(); ++i) {
-    if (std::abs(static_cast<double>(bias[i])) > most * static_cast<double>(scales.bias[i % scales.bias.size()])) {
-      return false;
-    }
-  }
-  return true;
 }
 
 std::uint64_t gram_bytes(const onnx::Model& float_model, const TunedLayer& layer) {

@@ -32,9 +32,7 @@ struct TunedLayer {
   std::optional<std::size_t> float_bias;          // initializer of the float model
   std::optional<std::size_t> stored_bias;         // int32, or the float bias itself
   std::optional<std::size_t> bias_scale;          // of an int32 bias
-  std::optional<std::size_t> input_scale;         // of the quantized input, where it has one for the whole tensor
   bool in_body = false;                           // or among the nodes of one: no segment ends before it or behind it
-  bool owns_scale = false;                        // whether its scale can be another: nothing else depends on it
   std::optional<quantization::Summation> paired;  // whose pairs of integers are not to saturate
   WeightLayout layout = WeightLayout::outputs_first;
 };
@@ -71,22 +69,12 @@ std::vector<float> bias_of(const onnx::Model& float_model, const TunedLayer& lay
 /// Integers in the order and type of the stored weight, as bytes.
 std::vector<std::byte> stored_integers(const onnx::Model& quantized, const TunedLayer& layer,
                                        const LayerGeometry& geometry, const std::vector<std::int32_t>& integers);
-/// The bias as it is stored, as bytes; in steps of these scales, or of those that are stored where they are empty.
+/// The bias as it is stored, as bytes.
 std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLayer& layer,
-                                   const std::vector<float>& bias, const std::vector<float>& scales);
+                                   const std::vector<float>& bias);
 
 /// Stores these bytes as the layer's bias.
 void replace_bias(onnx::Model& quantized, const TunedLayer& layer, onnx::TensorData data);
-
-/// Scales as they are stored.
-struct StoredScales {
-  std::vector<float> weights;
-  std::vector<float> bias;  // input scale · weight scale; empty where the bias has none
-};
-/// Of a layer that owns its scale.
-StoredScales stored_scales(const onnx::Model& quantized, const TunedLayer& layer, const QuantizedWeights& weights);
-/// Whether the bias fits its int32 in steps of these scales.
-bool holds_bias(const StoredScales& scales, const std::vector<float>& bias);
 
 // Which layers are solved from one pass over the samples, and where that cuts the two models.
 
