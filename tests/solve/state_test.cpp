@@ -65,7 +65,6 @@ TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   layers[0].tuning = {
       .name = "a", .op_type = "Conv", .streamed = true, .tuned = true, .error_before = 2, .error_after = 1};
   layers[0].integers = bytes_up_to(100);
-  layers[0].scales.weights = {0.5F, 0.25F};
   layers[1].tuning.name = "b";
   layers[1].integers = bytes_up_to(7);
   layers[1].bias = bytes_up_to(12);
@@ -77,7 +76,6 @@ TEST(SolvedLayers, ComeBackAsTheyWereSaved) {
   EXPECT_EQ((*found)[0].tuning.error_after, 1);
   EXPECT_EQ(read((*found)[0].integers), layers[0].integers);
   EXPECT_EQ((*found)[0].bias.size(), 0U);
-  EXPECT_EQ((*found)[0].scale.size(), 2 * sizeof(float));
   EXPECT_EQ(read((*found)[1].integers), layers[1].integers);
   EXPECT_EQ(read((*found)[1].bias), layers[1].bias);
   EXPECT_FALSE(solved.load(2, 2));
