@@ -300,7 +300,7 @@ def states() -> dict[str, bytes]:
     run = {"output": "out.onnx", "rank": 0, "model": "m", "histograms": True}
     progress = {"cuts": [1, 2], "segment": 1, "done": 2, "samples": 3, "save": 1}
     layer = dict(name="n", op_type="Conv", streamed=False, tuned=True, before=1.0, after=0.5, seconds=0.1)
-    layer.update(integers=4, bias=0, scale=4, bias_scale=0)
+    layer.update(integers=4, bias=0)
     solved = json.dumps(
         {
             "layers": [layer],
@@ -347,7 +347,7 @@ def ranks() -> dict[str, bytes]:
 
     def solved(rank: int, layers: int, form: int, *messages: bytes | int) -> bytes:
         layer = dict(name="n", op_type="Conv", streamed=False, tuned=True, before=1.0, after=0.5, seconds=0.1)
-        layer.update(integers=4, bias=0, scale=4, bias_scale=0)
+        layer.update(integers=4, bias=0)
         # A number: a file of so many layers.
         told = [
             b"\0" + piece(m)

@@ -118,6 +118,7 @@ void save_and_read(Parts parts) {
   for (auto& layer : layers) {
     layer.integers = vector_of(parts.piece());
     layer.bias = vector_of(parts.piece());
+    parts.byte();  // so that the corpus reads as before
   }
   const solve::SolvedLayers solved(directory);
   solved.save(2, layers);
