@@ -3,10 +3,11 @@
 
   latency.py [MODEL[,NAME:1x3x224x224 ...] | FOLDER | COLUMN ...] [--threads 1 2] [--seconds 2] [--work FOLDER] [--json FILE]
 
-A COLUMN is one of scores.py, with that task's samples; without arguments, all of them. Other models get random samples. Each is
-quantized by detent's default preset, by --preset plain and by onnxruntime's quantize_static (per channel, int8 weights, from the
-float model that detent prepares). All four run in turns in one process of `detent bench`, and ratios are medians over turns: by
-wall time / by processor time, which tells more on a busy machine."""
+A COLUMN is one of scores.py, with that task's samples; without arguments, all of them. Other models take the samples in
+samples/NAME beside them, or random ones. Each is quantized by detent's default, by --preset plain, by --format int8-dynamic and
+by onnxruntime's quantize_static (per channel, int8 weights, from the float model that detent prepares). All run in turns in one
+process of `detent bench`, and ratios are medians over turns: by wall time / by processor time, which tells more on a busy
+machine; then SQNR of the worst output, in dB. For a processor without VNNI, run it with LD_PRELOAD=build/tests/libavx2_cpu.so."""
 
 import argparse
 import json
@@ -21,7 +22,7 @@ from typing import Any
 from measure import HERE, ToolFailed, environment, make_samples, measure
 from scores import CALIBRATION, COLUMNS
 
-FORMS = ["default", "plain", "quantize_static"]
+FORMS = ["default", "plain", "int8-dynamic", "quantize_static"]
 TIMED_SAMPLES = 4
 
 
@@ -41,7 +42,10 @@ class Work:
             for sample in sorted(self.data.iterdir())[CALIBRATION:]:
                 sample.unlink()
         else:
-            self.model, self.data = Path(path).resolve(), folder / "samples/npz"
+            self.model, self.data = Path(path).resolve(), Path(path).resolve().parent / "samples" / self.name
+            if self.data.exists():
+                return
+            self.data = folder / "samples/npz"
             make_samples(str(self.model), str(folder / "samples"), 8, [x for s in shapes for x in ("--shape", s)])
 
     def detent(self, *arguments: Any) -> str:
@@ -51,11 +55,14 @@ class Work:
         out, prepared = self.folder / f"{form}.onnx", self.folder / "prepared.onnx"
         if out.exists():
             return out
-        given = ["--no-bench", "--calibration-data", self.data, "--threads", self.a.threads[0]]
+        given = ["--calibration-data", self.data, "--threads", self.a.threads[0]]
         if form == "default":
             self.detent("quantize", self.model, "-o", out, *given)
+        elif form == "int8-dynamic":
+            self.detent("quantize", self.model, "-o", out, "--format", form, "--no-bench", *given)
         elif form == "plain":
-            self.detent("quantize", self.model, "-o", out, "--preset", "plain", "--set", f"prepared-output={prepared}", *given)
+            plain = ["--preset", "plain", "--set", f"prepared-output={prepared}", "--no-bench"]
+            self.detent("quantize", self.model, "-o", out, *plain, *given)
         else:
             command = [sys.executable, HERE + "/ort_quantize.py", prepared, out, self.data, "minmax", self.a.threads[0]]
             measure([str(part) for part in command], self.env, memory_mb=self.a.memory_limit_mb)
@@ -64,6 +71,10 @@ class Work:
     def bench(self, models: list[Path], threads: int, *more: Any) -> list[dict[str, Any]]:
         given = ["--calibration-data", self.data, "--samples", TIMED_SAMPLES, "--threads", threads]
         return json.loads(self.detent("bench", *models, "--json", "--no-memory", *given, *more))["models"]
+
+    def sqnr_db(self, model: Path) -> float:
+        compared = json.loads(self.detent("compare", self.model, model, "--calibration-data", self.data, "--json"))
+        return min(output["sqnr_db"] or math.inf for output in compared["outputs"])
 
     def runs(self, form: str) -> Path | None:
         """The model, if it was made and the runtime runs it."""
@@ -76,11 +87,12 @@ class Work:
             return None
 
     def rows(self) -> list[dict[str, Any]]:
-        made = {form: model for form in ("plain", "default", "quantize_static") if (model := self.runs(form))}
+        made = {form: model for form in ("plain", *FORMS) if (model := self.runs(form))}
+        sqnr = {form: self.sqnr_db(model) for form, model in made.items()}
         rows = []
         for threads in self.a.threads:
             base, *others = self.bench([self.model, *made.values()], threads, "--seconds", self.a.seconds)
-            ratios = {form: [m["ratio"], m["cpu_ratio"]] for form, m in zip(made, others, strict=True)}
+            ratios = {form: [m["ratio"], m["cpu_ratio"], sqnr[form]] for form, m in zip(made, others, strict=True)}
             cost = {"ms": 1e3 * base["median_seconds"], "cpu_ms": 1e3 * base["cpu_seconds"], "waiting": base["waiting_share"]}
             rows.append({"model": self.name, "threads": threads, **cost, **ratios})
         return rows
@@ -88,7 +100,9 @@ class Work:
 
 def table(rows: list[dict[str, Any]]) -> str:
     def cell(ratios: list[float] | None) -> str:
-        return " / ".join(f"{ratio:.2f}" for ratio in ratios) if ratios else "-"
+        if not ratios:
+            return "-"
+        return " / ".join(f"{ratio:.2f}" for ratio in ratios[:2]) + "".join(f" ({db:.1f})" for db in ratios[2:])
 
     lines = ["| model | threads | float ms / CPU ms | " + " | ".join(FORMS) + " |", "|---|---|---|" + "---|" * len(FORMS)]
     for row in rows:
