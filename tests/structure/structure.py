@@ -78,7 +78,7 @@ MAX_FUNCTION_LINES = 80  # in src/
 # What src/ may have as a whole. These numbers fall with what is removed, and rise only in a commit that says why.
 MAX_FILES = 478
 MAX_UNITS = 224  # sources that are compiled for Linux
-MAX_LINES_OF_SRC = 97296  # of C++
+MAX_LINES_OF_SRC = 97297  # of C++
 # The first set of tests, in seconds of processors by tests/costs.tsv (`make costs` tells what is dear); and the words of docs/ and
 # README.
 MAX_SECONDS_OF_FIRST_SET = 1165
