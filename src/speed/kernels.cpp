@@ -367,11 +367,13 @@ void KernelTable::read() {
   };
   const auto json = parse_json(text);
   if (!json) throw refused();
+  double longest = 0;
   try {
     if (json->at("format") != kFormat || !json->at("kernels").is_object()) throw refused();
     for (const auto& [kernel, row] : json->at("kernels").items()) {
       const auto times = from_json(row);
       if (!are_times(times)) throw refused();
+      longest = std::max(longest, times.in_float);
       times_.insert_or_assign(kernel, times);
     }
     const auto models = json->value("models", nlohmann::json::object());
@@ -380,6 +382,9 @@ void KernelTable::read() {
       if (!are_times(choice)) throw refused();
       choices_.insert_or_assign(model, std::move(choice));
     }
+    if (!json->at("kernels").empty() && longest <= 0)
+      throw bad_input(fmt::format("the times in '{}' are all 0, and tell nothing", file_->string()),
+                      "remove it, and it is measured anew; or give another with --set kernel-table");
   } catch (const nlohmann::json::exception&) {
     throw refused();
   }

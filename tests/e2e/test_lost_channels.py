@@ -122,3 +122,22 @@ def test_classes_that_change_are_told(bits: str, tmp_path: Path) -> None:
     read = (classes[0] != 0) | (classes[1] != 0)
     assert bool(changed) == (np.mean(classes[0][read] != classes[1][read]) > 0.02), (told, classes)
     assert bool(changed) == (bits == "int4") and (not changed or told["answer"] != "yes"), told
+
+
+@pytest.mark.parametrize("name", ["states", "others"])
+def test_a_state_that_the_model_reads_again_is_not_judged_by_channel(tmp_path: Path, name: str) -> None:
+    """As Silero's "stateN", which it reads as "state", or with an axis more where a caller puts several into one array."""
+    made = model("Grouped")
+    graph = made.graph
+    graph.node[-1].output[0] = "raw"
+    graph.initializer.append(numpy_helper.from_array(np.array([0]), "first_axis"))
+    graph.node.append(helper.make_node("Squeeze", [name, "first_axis"], ["before"], "squeeze"))
+    graph.node.append(helper.make_node("Add", ["raw", "before"], ["stateN"], "add"))
+    graph.output[0].name = "stateN"
+    graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 12, 16, 16]))
+    onnx.save(made, tmp_path / "m.onnx")
+    zeros = np.zeros((1, 1, 12, 16, 16), np.float32)
+    samples = [{"x": RNG.normal(size=(1, 3, 16, 16)).astype(np.float32), name: zeros} for _ in range(8)]
+    data = support.save_samples(tmp_path / "data", samples)
+    told = support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, "--target", "amd-npu:a8w8", "--preset", "balanced")
+    assert bool(told["accuracy"].get("lost_channels")) == (name == "others"), told["accuracy"]

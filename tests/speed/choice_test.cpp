@@ -275,10 +275,10 @@ TEST(MinCut, takes_chains_of_a_hundred_thousand_vertices) {
   EXPECT_FALSE(side[3]);  // 4, and 1 for the conversion, instead of 6
 }
 
-std::string row(const std::string& time) {
+std::string row(const std::string& time, const std::string& others = "1") {
   std::string text = "{";
   for (const char* name : {"float", "integers", "quantize", "dequantize", "into_blocks"})
-    text += '"' + std::string(name) + "\":1,";
+    text += '"' + std::string(name) + "\":" + others + ",";
   return text + "\"out_of_blocks\":" + time + "}";
 }
 
@@ -307,7 +307,8 @@ TEST_F(KernelTableFile, HoldsWhatWasSaved) {
 }
 
 TEST_F(KernelTableFile, OfTimesThatNoKernelTakesIsRefused) {
-  EXPECT_NO_THROW(KernelTable(write(table("{\"Conv\":" + row("0") + "}"))));
+  EXPECT_NO_THROW(KernelTable(write(table("{\"Conv\":" + row("0", "0") + ",\"Gemm\":" + row("0") + "}"))));
+  EXPECT_THROW(KernelTable(write(table("{\"Conv\":" + row("0", "0") + "}"))), Error);
   for (const char* time : {"-1", "-0.001", "1e300", "1e13", "\"1\"", "null", "[]"})
     EXPECT_THROW(KernelTable(write(table("{\"Conv\":" + row(time) + "}"))), Error) << time;
   for (const char* kernels : {"null", "[]", "7", "[{}]", "\"Conv\"", "{\"Conv\":null}"})

@@ -142,8 +142,9 @@ void print_plan(const Plan& p) {
         format_size(p.finetune.heaviest_bytes));
   }
   print_device(p.device);
-  print_text("working files {:>10}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
-             format_size(p.output_bytes));
+  const bool may_tune = p.finetune.only_if_needed && p.finetune.layers > 0;
+  print_text("working files {:>10}{}\noutput      {:>12} (estimated)\n", format_size(p.work_bytes),
+             may_tune ? ", most of them if weights are tuned" : "", format_size(p.output_bytes));
   if (p.calibration_seconds > 0 && p.samples > 0)
     print_text("calibration {:>10.1f} s (estimated from this machine's measured peak)\n", p.calibration_seconds);
   if (p.measuring_seconds > 0 && p.samples > 0)

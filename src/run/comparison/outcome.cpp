@@ -219,15 +219,27 @@ bool are_probabilities(const onnx::Model& model, const graph::Index& index, cons
   return false;
 }
 
+std::vector<std::int64_t> without_ones(const std::vector<onnx::Dim>& shape) {
+  std::vector<std::int64_t> sizes;
+  for (const auto& dim : shape) {
+    if (dim.value != 1) sizes.push_back(dim.value);
+  }
+  return sizes;
+}
+
 // An output of the name and shape of an input, but for an ending: a recurrent model's state, which it reads again.
 bool is_state(const onnx::Model& model, const std::string& output) {
   const auto info = std::find_if(model.graph.outputs.begin(), model.graph.outputs.end(),
                                  [&](const auto& o) { return o.name == output; });
   if (info == model.graph.outputs.end()) return false;
   return std::any_of(model.graph.inputs.begin(), model.graph.inputs.end(), [&](const auto& input) {
+    if (input.type != info->type || !input.shape || !info->shape) return false;
     const bool is_named_so = output.starts_with(input.name) || output.ends_with(input.name);
-    return is_named_so && input.type == info->type && input.shape && info->shape &&
-           input.shape->size() == info->shape->size();
+    if (is_named_so && input.shape->size() == info->shape->size()) return true;
+    constexpr std::size_t kLetters = 4;  // "states" and "stateN", with an axis more for a batch
+    const auto alike = std::ranges::mismatch(output, input.name).in1 - output.begin();
+    return std::cmp_greater_equal(alike + 1, std::max(kLetters, std::min(output.size(), input.name.size()))) &&
+           without_ones(*input.shape) == without_ones(*info->shape);
   });
 }
 
