@@ -30,6 +30,7 @@ struct KernelTimesOptions {
   std::size_t runs = 20;                 // at most, and
   double seconds = 1;                    // about so long, but three runs at the least
   bool fastest = false;                  // the shortest of each kernel's times, not the median
+  double* run = nullptr;                 // gets the processor's seconds of the shortest run in the calling thread
   std::filesystem::path directory = {};  // for working files, which do not stay; empty: a directory of its own
   std::stop_token stop = {};
 };

@@ -70,11 +70,20 @@ TimingMemory memory_to_time(const QuantizeOptions& options, const std::vector<De
   return memory;
 }
 
+// Many where both models take little time, so that the figure is that of all samples rather than of a few.
+std::size_t compared_samples(const QuantizeResult& result) {
+  constexpr double kSeconds = 2;
+  if (!result.latency) return kCompared;
+  const double one = result.latency->before.median + result.latency->after.median;
+  return std::max(kCompared, static_cast<std::size_t>(kSeconds / std::max(one, 1e-5)));
+}
+
 std::unique_ptr<data::SampleSource> open_first(const QuantizeOptions& options,
-                                               const std::vector<data::InputSpec>& inputs) {
+                                               const std::vector<data::InputSpec>& inputs,
+                                               std::size_t count = kCompared) {
   if (options.samples != nullptr) options.samples->rewind();
   return run::open_samples(options.calibration_data.value_or(""), options.samples, inputs,
-                           {.max_samples = kCompared,
+                           {.max_samples = options.max_samples > 0 ? std::min(count, options.max_samples) : count,
                             .batch_size = options.batch_size,
                             .file_memory = run::memory_for_samples(options.resources),
                             .input_values = options.input_values});
@@ -245,17 +254,31 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
   const auto inputs = run::with_dimensions_of(run::input_specs(onnx::read_model(options.model)),
                                               run::input_specs(onnx::read_model(options.output)));
-  const auto source = open_first(options, inputs);
+  const auto count = compared_samples(result);
+  const auto source = open_first(options, inputs, count);
   const auto tell = [&](std::uint64_t done) {
-    if (options.progress) options.progress("proof", done, kCompared);
+    if (options.progress) options.progress("proof", done, std::max<std::uint64_t>(done, kCompared));
   };
-  const auto found = run::deployed_fidelity(runtime, options.model, options.output, *source, kCompared,
-                                            run::guard_options(options), tell);
+  const auto found =
+      run::deployed_fidelity(runtime, options.model, options.output, *source, count, run::guard_options(options), tell);
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
-  for (auto& words : run::notes_on_uncompared_outputs(found)) result.notes.push_back(std::move(words));
+  for (auto& words : run::notes_on_uncompared_outputs(found)) {
+    if (std::find(result.notes.begin(), result.notes.end(), words) == result.notes.end())
+      result.notes.push_back(std::move(words));
+  }
   if (found.outputs == 0) return;
-  run::copy_fidelity(found, result.accuracy.emplace());
+  run::copy_fidelity(found, result.accuracy ? *result.accuracy : result.accuracy.emplace());
 }
+
+}  // namespace
+
+void measure_on_more(const QuantizeOptions& options, QuantizeResult& result) {
+  const auto available = std::min<std::uint64_t>(compared_samples(result), result.samples);
+  if (!result.accuracy || result.accuracy->samples == 0 || available <= result.accuracy->samples) return;
+  measure_file(options, result);
+}
+
+namespace {
 
 bool runs_here(const QuantizeOptions& options) {
   if (!run::reason_against_proof(options.config).empty()) return false;

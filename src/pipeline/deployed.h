@@ -37,6 +37,10 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
                  const std::vector<data::InputSpec>& inputs, const exec::Runtime& runtime, profile::Profiler& profiler,
                  double sample_seconds = 0);
 
+/// QuantizeResult::accuracy on all samples, or as many as take two seconds, where it is known on fewer and latencies
+/// are known.
+void measure_on_more(const QuantizeOptions& options, QuantizeResult& result);
+
 /// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples, as the runtime computes the
 /// file; where its CPU has no kernels, as devices do. Without room for both models, or where the samples can be read
 /// only once, it stays unset, and a note says so. Gives back what was compared inside, where a report is asked for.

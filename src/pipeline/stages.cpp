@@ -37,6 +37,8 @@ bool always(const Recipe&) { return true; }
 bool with_samples(const Recipe& r) { return r.has_samples; }
 bool with_prepared_output(const Recipe& r) { return r.options.prepared_output.has_value(); }
 bool by_speed(const Recipe& r) { return config::chooses_by_speed(r.options); }
+bool not_lowered(const Recipe& r) { return !r.lowers_rest; }
+bool judges(const Recipe& r) { return not_lowered(r) && with_samples(r) && r.target->is_ort_cpu; }
 bool any_form(const Recipe& r) {
   return by_speed(r) && r.options.format.empty() && config::may_tune(r.options) && r.target->is_ort_cpu &&
          r.options.config.quant_format == QuantFormat::qdq;
@@ -47,7 +49,6 @@ bool under_budget(const Recipe& r) { return on_integers(r) && r.has_samples && r
 bool to_16_bits(const Recipe& r) { return r.lowers_rest; }
 bool becomes_16_bits(const Recipe& r) { return config::writes_16_bits(r.options.config); }
 bool converts_floats(const Recipe& r) { return r.lowers_rest || (r.result & kFloats) != 0; }
-bool not_lowered(const Recipe& r) { return !r.lowers_rest; }
 bool within_size(const Recipe& r) { return r.options.weights_only.max_size && !r.options.accuracy.target; }
 bool for_target(const Recipe& r) { return r.options.accuracy.target.has_value(); }
 bool rotates(const Recipe& r) { return r.options.weights_only.rotation == Rotation::on; }
@@ -125,6 +126,7 @@ constexpr Stage kStages[] = {
 
     {"see whether it runs here", kBlocks | kCache, not_lowered, check_running},
     {"time", kAnyResult, is_timed, time_result, predict_timing},
+    {"compare on more samples", kIntegers, judges, compare_on_more},
     {"compare", kAnyResult & ~kIntegers, with_samples, compare_result},
     {"compare", kIntegers, to_16_bits, compare_result},
     {"tell of the lowered integers", kIntegers, to_16_bits, tell_of_lowered},

@@ -117,12 +117,10 @@ class Fallback : public Remedy {
                      fmt::format("lower the target, {}; --set sensitivity=report tells more", suggestion));
   }
 
-  // The share of the model's time that float may add before it is as slow as the float model. What is of no use without
-  // may be that slow.
+  // The share of the model's time that float may add before it is as slow as the float model.
   double spare_time() const {
     const auto& times = draft_->prepared.times;
-    if (times.chosen <= 0 || worst_error_of(evaluator_->judged(*draft_)) > kOfUseError)
-      return std::numeric_limits<double>::infinity();
+    if (times.chosen <= 0) return std::numeric_limits<double>::infinity();
     return std::max(0.0, kNearlyFloat * times.in_float / times.chosen - 1);
   }
 

@@ -274,6 +274,8 @@ std::string verdict(const QuantizeResult& r) {
   if (r.accuracy && r.accuracy->samples > 0) {
     text += fmt::format(", worst output SQNR {:.1f} dB on {}", r.accuracy->sqnr_db,
                         count_with_noun(r.accuracy->samples, "sample"));
+    if (r.accuracy->worst_sample_db && r.accuracy->samples > 1)
+      text += fmt::format(", {:.1f} on the worst", *r.accuracy->worst_sample_db);
     if (r.accuracy->worst_channels)
       text += fmt::format(" ({}: {:.1f})", run::channel_group_text(*r.accuracy->worst_channels),
                           r.accuracy->worst_channels->sqnr_db);

@@ -226,6 +226,11 @@ void time_result(Run& run) {
     time_models(run.options, *run.timed_inputs, *run.runtime, run.profiler, run.result, run.sample_seconds);
 }
 
+void compare_on_more(Run& run) {
+  const auto scope = run.profiler.scope(run::kComparisonStage);
+  measure_on_more(run.options, run.result);
+}
+
 void compare_result(Run& run) {
   const bool converts = (run.recipe.result & (kFloats | config::kBlockFloats)) != 0 || run.recipe.lowers_rest;
   if (!converts) {

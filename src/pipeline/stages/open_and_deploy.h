@@ -43,6 +43,8 @@ void write_result(Run& run);
 void check_running(Run& run);
 /// Beside the float model.
 void time_result(Run& run);
+/// Integers on more samples than they were chosen by, where that takes little time.
+void compare_on_more(Run& run);
 void compare_result(Run& run);
 
 /// Of integers whose rest has become 16-bit floats: what the CPU makes of them.

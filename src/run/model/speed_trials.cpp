@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/numbers.h"
+#include "base/process.h"
 #include "exec/timing.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
@@ -187,19 +188,21 @@ class Trials {
   }
 
   Taken time(const onnx::Model& model) const {
+    double run = 0;
     const auto kernels = exec::kernel_times(trials_.runtime, model, trials_.samples,
                                             {.threads = 1,
                                              .runs = kRuns,
                                              .seconds = kSecondsEach,
                                              .fastest = true,
+                                             .run = &run,
                                              .directory = trials_.scratch,
                                              .stop = trials_.options.stop});
-    Taken taken{kCall * static_cast<double>(kernels.size()), std::vector<double>(nodes_.size()), 0};
+    trim_heap();
+    Taken taken{run, std::vector<double>(nodes_.size()), 0};
     const graph::Index index(model);
     std::vector<bool> has_kernel(nodes_.size());
     std::vector<std::pair<std::size_t, double>> of_nodes;
     for (const auto& kernel : kernels) {
-      taken.seconds += kernel.seconds;
       const int node = is_conversion(kernel) ? graph::kNone : node_of(kernel, model, index);
       if (node == graph::kNone) {
         taken.conversions += kernel.seconds;

@@ -26,8 +26,8 @@ struct SpeedTrials {
 
 /// Times the model in float, on integers, and as the times of single operators say (`times`, null where one is not
 /// known); what operators and conversions took there corrects these times, and the choice is made again, at most three
-/// times. Returns the fastest of all that were tried, by the sum of the shortest times of the kernels on one thread;
-/// ranges of activations are made up. Throws what Session throws.
+/// times. Returns the fastest of all that were tried, by the processor's time of the shortest run on one thread; ranges
+/// of activations are made up. Throws what Session throws.
 speed::FasterInFloat choose_by_trials(const SpeedTrials& trials, const speed::TimesOf& times,
                                       const speed::SpeedGoal& goal);
 
