@@ -87,7 +87,33 @@ void name_outputs(std::vector<Kernel>& kernels, const onnx::Model& optimized, co
   }
 }
 
+// How many runs there were, and what the shortest took the processor in this thread.
+std::pair<std::size_t, double> run_for(Session& session, std::span<const std::vector<data::Array>> samples,
+                                       const std::string& where, const KernelTimesOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(options.seconds);
+  std::size_t runs = 0;
+  double shortest = std::numeric_limits<double>::infinity();
+  while (runs < kLeastRuns || (runs < options.runs && Clock::now() < end)) {
+    const double before = profile::thread_cpu_seconds();
+    session.run(samples[runs % samples.size()], where);
+    shortest = std::min(shortest, profile::thread_cpu_seconds() - before);
+    ++runs;
+  }
+  return {runs, shortest};
+}
+
 }  // namespace
+
+double run_seconds(const Runtime& runtime, const onnx::Model& model, std::span<const std::vector<data::Array>> samples,
+                   const KernelTimesOptions& options) {
+  if (samples.empty()) throw internal_error("there is no sample to time the model with");
+  const std::string where = fmt::format("model '{}'", model.path.string());
+  const LargeBlocksApart apart;
+  Session session(runtime, emit(model), where,
+                  {.tuning = SessionMode::deployed, .threads = options.threads, .stop = options.stop});
+  return run_for(session, samples, where, options).second;
+}
 
 std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& model,
                                  std::span<const std::vector<data::Array>> samples, const KernelTimesOptions& options) {
@@ -105,16 +131,7 @@ std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& mode
                    .is_timed = true,
                    .record = directory.path() / "times",
                    .optimized_model = optimized});
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration<double>(options.seconds);
-  std::size_t runs = 0;
-  double shortest = std::numeric_limits<double>::infinity();
-  while (runs < kLeastRuns || (runs < options.runs && Clock::now() < end)) {
-    const double before = profile::thread_cpu_seconds();
-    session.run(samples[runs % samples.size()], where);
-    shortest = std::min(shortest, profile::thread_cpu_seconds() - before);
-    ++runs;
-  }
+  const auto [runs, shortest] = run_for(session, samples, where, options);
   if (options.run != nullptr) *options.run = shortest;
   auto executions = session.end_recording_of_runs();
   subtract_body_times(executions);

@@ -41,6 +41,10 @@ struct KernelTimesOptions {
 std::vector<Kernel> kernel_times(const Runtime& runtime, const onnx::Model& model,
                                  std::span<const std::vector<data::Array>> samples, const KernelTimesOptions& options);
 
+/// Processor seconds of the shortest run in the calling thread, in such a session without a profile.
+double run_seconds(const Runtime& runtime, const onnx::Model& model, std::span<const std::vector<data::Array>> samples,
+                   const KernelTimesOptions& options);
+
 // Models run in turns, so that what else the machine does hits all of them alike, and each run is timed.
 
 /// Seconds of one run.

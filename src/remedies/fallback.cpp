@@ -120,7 +120,7 @@ class Fallback : public Remedy {
   // The share of the model's time that float may add before it is as slow as the float model.
   double spare_time() const {
     const auto& times = draft_->prepared.times;
-    if (times.chosen <= 0) return std::numeric_limits<double>::infinity();
+    if (times.chosen <= 0 || times.in_float <= 0) return std::numeric_limits<double>::infinity();
     return std::max(0.0, kNearlyFloat * times.in_float / times.chosen - 1);
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -52,8 +53,8 @@ class Gates : public Remedy {
   }
 
   bool is_better(const Draft& draft, Evaluator& evaluator) override {
-    // Errors of single groups add up only roughly.
-    for (const double share : {1.0, 0.5}) {
+    // Errors of single groups add up only roughly. All of them first, since each that stays in float takes conversions.
+    for (const double share : {std::numeric_limits<double>::infinity(), 1.0, 0.5}) {
       chosen_ = choose(share);
       if (chosen_.empty()) return false;
       assignment_ = assign(draft, evaluator, chosen_);

@@ -35,7 +35,7 @@ struct ModelChoice {
   std::vector<std::string> in_float;  // by Node::id()
   double seconds = 0;                 // with these in float
   double seconds_on_integers = 0;     // with none
-  double seconds_in_float = 0;        // with all
+  double seconds_in_float = 0;        // with all; 0: whole models were not timed
   double seconds_dynamic = 0;         // with scales that are found while the model runs; 0: not timed
   /// Seconds that each node on integers would add if it alone stayed in float as well, by Node::id(); none for nodes
   /// that would add nothing.

@@ -329,3 +329,6 @@ def test_dynamic_scales_are_taken_where_they_are_faster(tmp_path: Path) -> None:
     assert "DynamicQuantizeLinear" in types(dynamic=500.0)
     assert "DynamicQuantizeLinear" not in types("--format", "int8")
     assert "DynamicQuantizeLinear" not in types(dynamic=1100.0)
+    slow = types(dynamic=1100.0, float=10.0)
+    assert not {"QuantizeLinear", "DynamicQuantizeLinear"} & slow
+    assert "Cast" in slow  # weights of 8 bits all the same

@@ -103,22 +103,19 @@ void emit_dynamic(Run& run) {
 
 namespace {
 
-// Forms that are no slower than float count where fixed scales leave the results farther away than run::kCloseDb.
+// Scales that are found while the model runs count where fixed ones leave the results farther away than run::kCloseDb
+// and they are no slower than float, or where they are faster and as close.
 constexpr double kSameTime = 1.03, kFaster = 0.97;
 constexpr double kCloseEnoughDb = 30;  // for a faster form
 constexpr double kAsCloseDb = 1;       // that a faster form may lose
 
-}  // namespace
-
-void try_dynamic_scales(Run& run) {
+bool takes_dynamic_scales(Run& run, double seconds) {
   auto& work = *run.integers;
   const auto& times = work.draft.prepared.times;
-  if (!work.measured || !work.evaluator || !run.result.accuracy || times.dynamic <= 0) return;
   const double fixed_db = run.result.accuracy->sqnr_db;
-  const bool is_faster = times.dynamic <= kFaster * times.chosen;
-  const bool is_instead = fixed_db < run::kCloseDb && times.dynamic <= kSameTime * times.in_float;
-  if (!is_faster && !is_instead) return;
-  const auto scope = run.profiler.scope(run::kSensitivityStage);
+  const bool is_faster = times.dynamic > 0 && times.dynamic <= kFaster * seconds;
+  const bool is_instead = times.dynamic > 0 && fixed_db < run::kCloseDb && times.dynamic <= kSameTime * times.in_float;
+  if (!is_faster && !is_instead) return false;
   auto config = run.options.config;
   config.activations = Activations::dynamic;
   auto prepared = work.draft.prepared;
@@ -127,11 +124,11 @@ void try_dynamic_scales(Run& run) {
   const double dynamic_db = work.evaluator->deployed(model).sqnr_db;
   if (!(is_faster && dynamic_db >= std::min(fixed_db - kAsCloseDb, kCloseEnoughDb)) &&
       !(is_instead && dynamic_db >= run::kCloseDb))
-    return;
+    return false;
   run.result.notes.push_back(
       fmt::format("scales of activations are found while the model runs: {:.1f} dB and {:.3g} ms, with fixed scales "
                   "{:.1f} dB and {:.3g} ms; --format int8 keeps these",
-                  dynamic_db, 1e3 * times.dynamic, fixed_db, 1e3 * times.chosen));
+                  dynamic_db, 1e3 * times.dynamic, fixed_db, 1e3 * seconds));
   run.note(told.notes);
   run.result.nodes_quantized = told.nodes_quantized;
   run.result.nodes_in_float = told.nodes_in_float;
@@ -142,6 +139,24 @@ void try_dynamic_scales(Run& run) {
   work.draft.emitted->provenance = {};
   work.is_dynamic = true;
   count_integers(run, work.draft.emitted->model);
+  return true;
+}
+
+}  // namespace
+
+void try_other_forms(Run& run) {
+  auto& work = *run.integers;
+  const auto& times = work.draft.prepared.times;
+  if (!work.measured || !work.evaluator || !work.source || !run.result.accuracy || times.in_float <= 0) return;
+  const auto scope = run.profiler.scope(run::kSensitivityStage);
+  const double measured = run::seconds_of_result(work.draft.emitted->model, run.options, *run.runtime, *work.source);
+  const double seconds = measured > 0 ? measured : times.chosen;
+  if (takes_dynamic_scales(run, seconds) || seconds <= kSameTime * times.in_float) return;
+  leave_all_in_float(run);
+  run.result.notes.push_back(fmt::format(
+      "all stays in float, since this machine takes {:.3g} ms for the model with what accuracy needs there, and {:.3g} "
+      "ms in float; --format int8 quantizes it all the same",
+      1e3 * seconds, 1e3 * times.in_float));
 }
 
 namespace {

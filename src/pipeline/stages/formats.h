@@ -18,9 +18,10 @@ void emit_block_floats(Run& run);
 /// Run::model with integer weights, and operators that find the scales of what they read.
 void emit_dynamic(Run& run);
 
-/// Puts them in the place of integers with fixed scales where the results of these are far from the float model's, or
-/// where this machine runs the other form faster and it is as close.
-void try_dynamic_scales(Run& run);
+/// Puts another form in the place of integers with fixed scales where that serves better: scales that are found while
+/// the model runs, where the results of fixed ones are far from the float model's, or where this machine runs it faster
+/// and it is as close; float, where what was chosen runs slower than that.
+void try_other_forms(Run& run);
 
 // Several formats in one model.
 

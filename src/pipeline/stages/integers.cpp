@@ -426,6 +426,15 @@ void leave_inexact_in_float(Run& run) {
   run.result.notes.push_back(fmt::format("{}; in float that gives {:.1f} dB", told, second_db));
 }
 
+void leave_all_in_float(Run& run) {
+  auto& work = *run.integers;
+  run.result = work.improved->result;
+  work.draft = work.improved->draft;
+  for (const auto& node : work.draft.prepared.model.graph.nodes) work.draft.prepared.in_float.insert(node.id());
+  remedies::leave_in_float(work.draft, *work.evaluator, {});
+  emit_integers(run);
+}
+
 void compare_layers(Run& run) {
   if (run.options.samples != nullptr) run.options.samples->rewind();
   const auto scope = run.profiler.scope(run::kComparisonStage);

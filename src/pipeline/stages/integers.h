@@ -28,7 +28,7 @@ struct IntegerWork {
   bool measures_if_needed = true;  // false: the memory budget leaves no room for it
   bool tunes_if_needed = true;     // the same
   bool stores_if_harmless = true;  // the same
-  bool is_dynamic = false;         // what is written has no fixed scales, see try_dynamic_scales()
+  bool is_dynamic = false;         // what is written has no fixed scales, see try_other_forms()
   double lost_db = 0;              // by the deployed model beside what was measured to choose it
 };
 
@@ -49,6 +49,8 @@ void emit_integers(Run& run);
 void write_integers(Run& run);
 /// Layers that the runtime computes otherwise than their integers say stay in float, where that helps and is allowed.
 void leave_inexact_in_float(Run& run);
+/// The same for all nodes, whatever it does to the results.
+void leave_all_in_float(Run& run);
 /// For a report: a few samples tell which layers lose most.
 void compare_layers(Run& run);
 

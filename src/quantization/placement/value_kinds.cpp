@@ -46,8 +46,9 @@ std::vector<Gate> find_gated_activations(const onnx::Model& model, const graph::
     const int product = graph::only_reader(index, gate);
     if (product == graph::kNone || !is_of_convolution(model, index, value)) continue;
     const auto& mul = node_at(model, product);
-    const bool reads_both = mul.is("Mul") && (mul.inputs()[0] == value || mul.inputs()[1] == value);
-    if (reads_both) gates.push_back({static_cast<int>(n), product, sum_behind(model, index, mul.outputs().front())});
+    const auto is_computed = [&](const auto& input) { return index.initializer(input) == graph::kNone; };
+    if (mul.is("Mul") && std::all_of(mul.inputs().begin(), mul.inputs().end(), is_computed))
+      gates.push_back({static_cast<int>(n), product, sum_behind(model, index, mul.outputs().front())});
   }
   return gates;
 }

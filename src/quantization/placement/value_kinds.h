@@ -12,9 +12,10 @@
 
 namespace detent::quantization {
 
-// Gates behind convolutions: x * Sigmoid(x) and x * HardSigmoid(x), which most of the time of some networks goes into.
+// Gates behind convolutions: x * Sigmoid(x), x * HardSigmoid(x), and other values times such a gate, as of
+// squeeze-and-excitation: most of the time of some networks goes into them.
 
-/// Positions of nodes: of what makes the gate from x, which a convolution made; of the product of both; and of a sum of
+/// Positions of nodes: of what makes the gate from what a convolution made; of the product with it; and of a sum of
 /// that with one number, or kNone. What the first two make has no other readers.
 struct Gate {
   int sigmoid, product;

@@ -415,4 +415,17 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   return choice;
 }
 
+double seconds_of_result(const onnx::Model& model, const QuantizeOptions& options, const exec::Runtime& runtime,
+                         data::SampleSource& source) {
+  std::vector<std::string> ignored;  // told by choose_by_speed()
+  auto table = open_kernel_table(options.kernel_table, runtime.version(), ignored);
+  const auto samples = one_sample(source);
+  const auto key = key_of_model(model, samples.front());
+  if (const auto* known = table.find_choice(key)) return known->seconds;
+  if (!options.bench || options.kernel_table) return 0;
+  table.add_choice(key, {{}, seconds_of_model(model, runtime, samples, options.stop)});
+  save_kernel_table(table, options.kernel_table, options.stop, ignored);
+  return table.find_choice(key)->seconds;
+}
+
 }  // namespace detent::run

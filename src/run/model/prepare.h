@@ -17,7 +17,7 @@
 
 namespace detent::run {
 
-/// Seconds of one run of the whole model on one thread; 0: not known.
+/// Processor seconds of one run of the whole model on one thread; 0: not measured.
 struct FormTimes {
   double chosen = 0;    // with what is faster in float left there
   double in_float = 0;  // all of it

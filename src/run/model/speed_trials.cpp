@@ -30,11 +30,31 @@ constexpr double kSecondsEach = 0.25;  // of runs of one model, but three at the
 constexpr double kLeastGain = 0.03;
 // For accuracy, integers have to be so much faster.
 constexpr double kAccuracyMargin = 1.1;
-constexpr double kCall = 5e-7;                          // that the runtime takes to call a kernel, about
+constexpr double kCall = 5e-7;   // that the runtime takes to call a kernel, about
+constexpr double kEvent = 2e-6;  // that the profile of a kernel takes, about
+constexpr double kLittle = 0.01;
 constexpr double kLeastFactor = 0.25, kMostFactor = 8;  // by which conversions may differ from those of one operator
 
 bool is_conversion(const exec::Kernel& kernel) {
   return kernel.op_type == "QuantizeLinear" || kernel.op_type == "DequantizeLinear";
+}
+
+exec::KernelTimesOptions timing(const std::filesystem::path& scratch, const std::stop_token& stop) {
+  return {.threads = 1, .runs = kRuns, .seconds = kSecondsEach, .fastest = true, .directory = scratch, .stop = stop};
+}
+
+// The kernels' times, and that of a run: without the profile where this would count.
+std::vector<exec::Kernel> timed(const onnx::Model& model, const exec::Runtime& runtime,
+                                const std::vector<std::vector<data::Array>>& samples,
+                                const std::filesystem::path& scratch, const std::stop_token& stop, double& run) {
+  auto options = timing(scratch, stop);
+  options.run = &run;
+  auto kernels = exec::kernel_times(runtime, model, samples, options);
+  trim_heap();
+  if (kEvent * static_cast<double>(kernels.size()) < kLittle * run) return kernels;
+  run = exec::run_seconds(runtime, model, samples, timing(scratch, stop));
+  trim_heap();
+  return kernels;
 }
 
 /// What a model took.
@@ -189,15 +209,7 @@ class Trials {
 
   Taken time(const onnx::Model& model) const {
     double run = 0;
-    const auto kernels = exec::kernel_times(trials_.runtime, model, trials_.samples,
-                                            {.threads = 1,
-                                             .runs = kRuns,
-                                             .seconds = kSecondsEach,
-                                             .fastest = true,
-                                             .run = &run,
-                                             .directory = trials_.scratch,
-                                             .stop = trials_.options.stop});
-    trim_heap();
+    const auto kernels = timed(model, trials_.runtime, trials_.samples, trials_.scratch, trials_.options.stop, run);
     Taken taken{run, std::vector<double>(nodes_.size()), 0};
     const graph::Index index(model);
     std::vector<bool> has_kernel(nodes_.size());
@@ -262,6 +274,29 @@ speed::FasterInFloat choose_by_trials(const SpeedTrials& trials, const speed::Ti
   return Trials(trials, times, goal).run();
 }
 
+double seconds_of_model(const onnx::Model& model, const exec::Runtime& runtime,
+                        const std::vector<std::vector<data::Array>>& samples, const std::stop_token& stop) {
+  const double run = exec::run_seconds(runtime, model, samples, timing({}, stop));
+  trim_heap();
+  return run;
+}
+
+namespace {
+
+void add_node(Hasher& hasher, const onnx::Node& node) {
+  hasher.add(fmt::format("{} {}({}) {}\n", node.id(), node.op_type(), fmt::join(node.inputs(), " "),
+                         fmt::join(node.outputs(), " ")));
+}
+
+}  // namespace
+
+std::string key_of_model(const onnx::Model& model, const std::vector<data::Array>& sample) {
+  Hasher hasher;
+  for (const auto& array : sample) hasher.add(fmt::format("[{}]\n", fmt::join(array.shape, "x")));
+  for (const auto& node : model.graph.nodes) add_node(hasher, node);
+  return hasher.result().text();
+}
+
 std::string key_of_choice(const speed::TimedModel& subject, const std::vector<bool>& candidates,
                           const std::vector<std::string>& kernels, const speed::SpeedGoal& goal) {
   Hasher hasher;
@@ -269,8 +304,8 @@ std::string key_of_choice(const speed::TimedModel& subject, const std::vector<bo
   add(fmt::format("{} {}", static_cast<int>(goal.optimize_for), goal.size_worth));
   const auto& nodes = subject.model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    add(fmt::format("{} {} {} {}", nodes[n].id(), nodes[n].op_type(), candidates[n], kernels[n]));
-    for (const auto* names : {&nodes[n].inputs(), &nodes[n].outputs()}) add(fmt::format("{}", fmt::join(*names, " ")));
+    add_node(hasher, nodes[n]);
+    add(fmt::format("{} {}", candidates[n], kernels[n]));
   }
   return hasher.result().text();
 }

@@ -31,6 +31,13 @@ struct SpeedTrials {
 speed::FasterInFloat choose_by_trials(const SpeedTrials& trials, const speed::TimesOf& times,
                                       const speed::SpeedGoal& goal);
 
+/// Processor seconds of the shortest run of a model, on one thread.
+double seconds_of_model(const onnx::Model& model, const exec::Runtime& runtime,
+                        const std::vector<std::vector<data::Array>>& samples, const std::stop_token& stop);
+
+/// Names a model by its operators and the shapes of its inputs, not by the values of weights.
+std::string key_of_model(const onnx::Model& model, const std::vector<data::Array>& sample);
+
 /// Names what the choice depends on: operators, shapes and options, not the values of weights.
 std::string key_of_choice(const speed::TimedModel& subject, const std::vector<bool>& candidates,
                           const std::vector<std::string>& kernels, const speed::SpeedGoal& goal);
