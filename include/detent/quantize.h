@@ -253,6 +253,7 @@ struct LatencyChange {
   int threads = 0;
   std::size_t samples = 0;
   bool synthetic = false;  // the samples
+  bool of_target = true;   // false: the target is another device, of whose speed this says nothing
 };
 
 /// What Rotation came to. Errors as in AccuracyResult, of the model with its weights in blocks.

@@ -192,6 +192,7 @@ class LatencyChange(NamedTuple):
     threads: int
     samples: int
     synthetic: bool  #: the samples
+    of_target: bool  #: false: the target is another device, of whose speed this says nothing
 
     def __str__(self) -> str:
         return _shown.TEXTS["LatencyChange"](self)

@@ -48,7 +48,7 @@ template <> struct Fields<AccuracyResult> { using S = AccuracyResult; static con
   M(score), M(integer_macs), M(wide_macs), M(weights_share), M(tuned), M(equalized), M(methods), M(float_nodes),
   M(wide_nodes), M(sensitivities)}; };
 template <> struct Fields<LatencyChange> { using S = LatencyChange; static constexpr std::tuple all{M(before), M(after),
-  M(threads), M(samples), M(synthetic)}; };
+  M(threads), M(samples), M(synthetic), M(of_target)}; };
 template <> struct Fields<RotatedStream> { using S = RotatedStream; static constexpr std::tuple all{M(error_before),
   M(error_after), M(kept)}; };
 template <> struct Fields<KvScales> { using S = KvScales; static constexpr std::tuple all{M(layer), M(keys), M(values)};

@@ -165,6 +165,7 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
     auto& result = *quantized[m].result;
     if (!measured.changes.empty()) {
       result.latency = measured.changes[m];
+      result.latency->of_target = config::target(options.config).is_this_machine;
       if (auto note = run::slower_note(*result.latency); !note.empty()) result.notes.push_back(std::move(note));
     }
     result.notes.insert(result.notes.end(), measured.notes.begin(), measured.notes.end());

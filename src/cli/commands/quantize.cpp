@@ -261,7 +261,7 @@ void print_layers(const std::vector<LayerTuning>& layers) {
 std::string verdict(const QuantizeResult& r) {
   std::string text;
   if (r.latency) {
-    const auto& [before, after, threads, samples, synthetic] = *r.latency;
+    const auto& [before, after, threads, samples, synthetic, of_target] = *r.latency;
     if (before.is_doubtful() || after.is_doubtful()) {
       text = "latency not measured: the machine was busy, ";
     } else {

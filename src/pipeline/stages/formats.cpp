@@ -149,14 +149,16 @@ void try_other_forms(Run& run) {
   const auto& times = work.draft.prepared.times;
   if (!work.measured || !work.evaluator || !work.source || !run.result.accuracy || times.in_float <= 0) return;
   const auto scope = run.profiler.scope(run::kSensitivityStage);
-  const double measured = run::seconds_of_result(work.draft.emitted->model, run.options, *run.runtime, *work.source);
-  const double seconds = measured > 0 ? measured : times.chosen;
-  if (takes_dynamic_scales(run, seconds) || seconds <= kSameTime * times.in_float) return;
+  const auto measured =
+      run::time_result_beside_float(work.draft.emitted->model, run.options, *run.runtime, *work.source);
+  const double seconds = measured.result > 0 ? measured.result : times.chosen;
+  const double in_float = measured.in_float > 0 ? measured.in_float : times.in_float;
+  if (takes_dynamic_scales(run, seconds) || seconds <= kSameTime * in_float) return;
   leave_all_in_float(run);
   run.result.notes.push_back(fmt::format(
       "all stays in float, since this machine takes {:.3g} ms for the model with what accuracy needs there, and {:.3g} "
       "ms in float; --format int8 quantizes it all the same",
-      1e3 * seconds, 1e3 * times.in_float));
+      1e3 * seconds, 1e3 * in_float));
 }
 
 namespace {

@@ -189,7 +189,7 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
 std::string slower_note(const LatencyChange& change) {
   constexpr double kNoise = 1.03;
   const auto& after = change.after;
-  if (change.before.is_doubtful() || after.is_doubtful()) return "";
+  if (!change.of_target || change.before.is_doubtful() || after.is_doubtful()) return "";
   if (std::min(after.ratio, after.cpu_ratio) < kNoise || after.ratio_low <= 1) return "";
   return fmt::format(
       "the quantized model is {} than the float model on this machine; detent bench --by-operator shows where",

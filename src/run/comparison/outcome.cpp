@@ -94,10 +94,12 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
 
 std::string times_text(double factor) { return fmt::format("{:.{}f} times", factor, factor < 9.95 ? 1 : 0); }
 
+// A busy machine tells nothing of speed.
+bool is_doubtful(const LatencyChange& latency) { return latency.before.is_doubtful() || latency.after.is_doubtful(); }
+
 std::string latency_text(const QuantizeResult& r, Outcome& outcome) {
-  if (!r.latency) return {};
+  if (!r.latency || !r.latency->of_target || is_doubtful(*r.latency)) return {};
   const auto& after = r.latency->after;
-  if (r.latency->before.is_doubtful() || after.is_doubtful()) return {};  // a busy machine tells nothing of speed
   const double ratio = after.ratio;
   if (ratio > 1 + kSameLatency) {
     lower(outcome.answer, Answer::look);
@@ -184,6 +186,8 @@ Outcome outcome_of(const QuantizeResult& result) {
     case Answer::no: outcome.headline = "Not close to the float model" + text; break;
   }
   if (text.empty()) outcome.headline += '.';
+  if (result.latency && result.latency->of_target && is_doubtful(*result.latency))
+    outcome.headline += " Its speed was not measured: the machine was busy.";
   outcome.headline = first + outcome.headline;
   return outcome;
 }

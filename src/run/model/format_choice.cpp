@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "config/presets.h"
 #include "graph/index.h"
 #include "graph/traits.h"
+#include "profile/meters.h"
 #include "quantization/blocks/block_weights.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/placement/selection.h"
@@ -193,10 +195,12 @@ std::vector<bool> recurrent(const speed::TimedModel& subject) {
   return flags;
 }
 
-// A run of one model counts for more than what its operators take alone. The times of another machine, which the user
-// gives, are taken as they are.
-bool tries_models(const QuantizeOptions& options, bool table_is_complete, data::SampleSource* source) {
-  return options.bench && source != nullptr && (!options.kernel_table || !table_is_complete);
+// Of a session as it is deployed, about: the weights, laid out anew for kernels, and some activations.
+std::uint64_t memory_to_try(const onnx::Model& model) {
+  constexpr std::uint64_t kActivations = std::uint64_t{32} << 20;
+  std::uint64_t weights = 0;
+  for (const auto& tensor : model.graph.initializers) weights += tensor.data.size();
+  return 2 * weights + kActivations;
 }
 
 std::vector<std::vector<data::Array>> one_sample(data::SampleSource& source) {
@@ -257,13 +261,25 @@ class ChoiceBySpeed {
     if (!is_complete_) save_kernel_table(table_, options_.kernel_table, options_.stop, notes_);
   }
 
+  // A run of one model counts for more than what its operators take alone. The times of another machine, which the user
+  // gives, are taken as they are.
+  bool tries_models() const {
+    if (!options_.bench || source_ == nullptr || (options_.kernel_table && is_complete_)) return false;
+    const auto& budget = options_.resources.memory_budget;
+    const auto needed = profile::memory_now().resident + memory_to_try(subject_.model);
+    if (!budget || needed <= *budget) return true;
+    notes_.push_back(fmt::format("whole models were not timed: that would take about {}, and the memory budget is {}",
+                                 format_size(needed), format_size(*budget)));
+    return false;
+  }
+
   Decision decide() {
     const speed::SpeedGoal goal{options_.optimize_for, options_.size_worth};
     const speed::TimesOf times = [&](std::size_t i) { return table_.find(kernels_[i]); };
     const auto key = key_of_choice(subject_, candidates_, kernels_, goal);
     if (const auto* known = table_.find_choice(key)) return *known;
     auto faster = speed::faster_in_float(subject_, candidates_, times, goal);
-    const bool tries = !faster.size_decides && faster.seconds > 0 && tries_models(options_, is_complete_, source_);
+    const bool tries = !faster.size_decides && faster.seconds > 0 && tries_models();
     if (tries) {
       const auto samples = one_sample(*source_);
       faster = choose_by_trials({prepared_, subject_, candidates_, options_, runtime_, samples, scratch_}, times, goal);
@@ -415,17 +431,26 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   return choice;
 }
 
-double seconds_of_result(const onnx::Model& model, const QuantizeOptions& options, const exec::Runtime& runtime,
-                         data::SampleSource& source) {
+TimesOfResult time_result_beside_float(const onnx::Model& model, const QuantizeOptions& options,
+                                       const exec::Runtime& runtime, data::SampleSource& source) {
+  constexpr int kTurns = 2;
   std::vector<std::string> ignored;  // told by choose_by_speed()
   auto table = open_kernel_table(options.kernel_table, runtime.version(), ignored);
   const auto samples = one_sample(source);
   const auto key = key_of_model(model, samples.front());
-  if (const auto* known = table.find_choice(key)) return known->seconds;
-  if (!options.bench || options.kernel_table) return 0;
-  table.add_choice(key, {{}, seconds_of_model(model, runtime, samples, options.stop)});
-  save_kernel_table(table, options.kernel_table, options.stop, ignored);
-  return table.find_choice(key)->seconds;
+  if (table.find_choice(key) == nullptr) {
+    if (!options.bench || options.kernel_table) return {};
+    const auto float_model = onnx::read_model(options.model);
+    auto seconds = std::numeric_limits<double>::infinity(), in_float = seconds;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      in_float = std::min(in_float, seconds_of_model(float_model, runtime, samples, options.stop));
+      seconds = std::min(seconds, seconds_of_model(model, runtime, samples, options.stop));
+    }
+    table.add_choice(key, {{}, seconds, 0, in_float});
+    save_kernel_table(table, options.kernel_table, options.stop, ignored);
+  }
+  const auto* choice = table.find_choice(key);
+  return {choice->seconds, choice->seconds_in_float};
 }
 
 }  // namespace detent::run

@@ -73,9 +73,13 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
                             const exec::Runtime& runtime, data::SampleSource* source,
                             const std::filesystem::path& directory, const std::filesystem::path& scratch);
 
-/// Processor seconds of one run of what is to be written, on one thread and the first sample; known from the kernel
-/// table if a run before measured the same operators. 0: whole models are not timed, see choose_by_speed().
-double seconds_of_result(const onnx::Model& model, const QuantizeOptions& options, const exec::Runtime& runtime,
-                         data::SampleSource& source);
+/// Processor seconds of one run on one thread and the first sample: of what is to be written, and of the float model,
+/// timed in turns; known from the kernel table if a run before measured the same operators. Zeros: whole models are not
+/// timed, see choose_by_speed().
+struct TimesOfResult {
+  double result = 0, in_float = 0;
+};
+TimesOfResult time_result_beside_float(const onnx::Model& model, const QuantizeOptions& options,
+                                       const exec::Runtime& runtime, data::SampleSource& source);
 
 }  // namespace detent::run
