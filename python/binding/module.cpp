@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "calibration/statistics_file.h"
 #include "config/validate.h"
 #include "consumer.h"
 #include "fields.h"
@@ -139,6 +140,25 @@ nb::object run_merge(const std::vector<std::filesystem::path>& inputs, const std
   return write(result);
 }
 
+// Of each tensor that has finite values: edges and counts of the bins that are not empty, and its extremes.
+nb::dict run_histograms(const std::filesystem::path& file) {
+  calibration::Statistics statistics;
+  Host host;
+  host.run([&](const std::stop_token&) { statistics = calibration::read_statistics(file); });
+  nb::dict all;
+  for (const auto& [name, summary] : statistics.tensors) {
+    if (summary.extremes.empty()) continue;
+    nb::list lows, highs, counts;
+    for (const auto& bin : summary.histogram.bins()) {
+      lows.append(bin.low);
+      highs.append(bin.high);
+      counts.append(bin.count);
+    }
+    all[python_text(name)] = nb::make_tuple(lows, highs, counts, summary.extremes.lowest(), summary.extremes.highest());
+  }
+  return all;
+}
+
 constexpr const char* name_of(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::usage: return "usage";
@@ -225,6 +245,7 @@ NB_MODULE(_core, m) {
         nb::arg("consumer").none());
   m.def("inspect", &dp::run_inspect, nb::arg("options"));
   m.def("check", &dp::run_check, nb::arg("options"));
+  m.def("histograms", &dp::run_histograms, nb::arg("statistics"));
   m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
   m.def(
       "parse_size", [](const std::string& text) { return detent::parse_size(text); }, nb::arg("text"));

@@ -32,6 +32,7 @@ from ._config import (
     WeightsOnly,
 )
 from ._models import ModelBytes
+from ._own import register_method
 from ._profiler import Profiler
 from ._results import (
     BenchResult,
@@ -100,6 +101,7 @@ __all__ = [
     "merge_statistics",
     "plan",
     "quantize",
+    "register_method",
     "report",
     "search",
     "verify",

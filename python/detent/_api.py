@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from . import _core, _hub, _models, _progress, _runtime
+from . import _core, _hub, _models, _own, _progress, _runtime
 from ._config import Config, Path, Resources, Size, make
 from ._models import Model, ModelBytes
 from ._profiler import Profiler
@@ -107,6 +107,7 @@ def quantize(
     format: str | None = None,
     target: str | None = None,
     optimize_for: str | None = None,
+    score: Callable[[str], float] | None = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -126,6 +127,7 @@ def quantize(
     format: str | None = None,
     target: str | None = None,
     optimize_for: str | None = None,
+    score: Callable[[str], float] | None = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -144,6 +146,7 @@ def quantize(
     format: str | None = None,
     target: str | None = None,
     optimize_for: str | None = None,
+    score: Callable[[str], float] | None = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -161,6 +164,7 @@ def quantize(
     config: a Config, or a mapping of its fields.
     format, target, optimize_for: what is asked for most, as fields of the config: what comes out ("int8", "q4", "fp16"), where
         it will run ("ort-cpu", "qnn"), and what counts ("latency", "size", "accuracy").
+    score: a function that takes the path of a model and returns how good it is, as the metric of config's accuracy.
     statistics: a file from calibrate(), instead of data or in addition.
     external_data_threshold: tensors of this size and more go to a file beside the output.
     prepared_output: also write the float model as it was calibrated.
@@ -169,7 +173,12 @@ def quantize(
     runtime: ONNX Runtime's library; None: that of the installed package.
     progress: None shows it in terminals and notebooks; True, False, or a function of (stage, done, total).
     """
-    with _run("quantize", _with(config, format=format, target=target, optimize_for=optimize_for), runtime) as run:
+    config = _own.with_score(_with(config, format=format, target=target, optimize_for=optimize_for), score)
+
+    def calibrated(samples: Data, file: str) -> None:
+        calibrate(model, file, samples, config, runtime=runtime, progress=progress)
+
+    with _own.ranges(config, statistics, data, calibrated) as (chosen, statistics, data), _run("quantize", chosen, runtime) as run:
         run.give_model("model", model)
         run.give(
             output=os.path.join(run.folder, "output.onnx") if output is None else output,

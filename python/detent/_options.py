@@ -360,7 +360,7 @@ class Config(Options):
         format: what comes out, by one word; the other options refine it (default: int8)
         family: several results in one new folder, under the names that transformers.js looks for (default: one result)
         preset: what the other options start from (default: balanced)
-        target: where the model will run (default: ort-cpu)
+        target: where the model will run, by name or by the path of a file of your own (default: ort-cpu)
         input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
         max_samples: use at most this many samples (default: all; of bench and verify, 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)

@@ -274,7 +274,7 @@ Violation fixed_range(const onnx::Node& node, const Signature& forms, const conf
   // The HTP runs other grids on integers too; these are what ONNX Runtime's configuration for it asks for.
   if (target.htp_rewrites) return {};
   for (const auto& fixed : target.fixed_ranges) {
-    const auto type = fixed.type == QuantType::int8 ? "s8" : "u16";
+    const auto type = kind_of(quantization::data_type(fixed.type)).text;
     if (!node.is(fixed.op_type) || !has_quantized_output(forms) || !forms.output.text.starts_with(type)) continue;
     const auto expected = quantization::compute_params(fixed.low, fixed.high, {fixed.type});
     const bool fits = forms.output.scales.front() == static_cast<double>(expected.scale) &&

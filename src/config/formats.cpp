@@ -26,14 +26,14 @@ const Setting kEightBits{"weight-type", "", "", {"int8", "uint8"}};
 const Setting kPreset{"preset", "", "", {"balanced", "plain"}};
 const Setting kFromFloat16{"float", "", "", {"32"}};
 
-Setting always(std::string_view option, std::string_view value) { return {option, value, ""}; }
+Setting always(const std::string& option, const std::string& value) { return {option, value, ""}; }
 
 // Weights in blocks, with what else becomes 16-bit floats on request.
-std::vector<Setting> integers_in_blocks(std::string_view bits) {
+std::vector<Setting> integers_in_blocks(const std::string& bits) {
   return {kInBlocks, always("bits", bits), {"float", "", "", {"16", "bf16"}}};
 }
 
-std::vector<Setting> floats_in_blocks(std::string_view type, std::string_view scales) {
+std::vector<Setting> floats_in_blocks(const std::string& type, const std::string& scales) {
   return {kInBlocks, always("weight-type", type), always("scale-type", scales)};
 }
 

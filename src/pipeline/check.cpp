@@ -73,12 +73,14 @@ class Check {
  public:
   Check(const CheckOptions& options, const onnx::Model& model, const graph::ValueTypes& types)
       : target_(config::target(options.target)),
+        own_table_(target_.table),
         table_(checking::table_of(target_.is_ort_cpu ? "ort-cpu" : target_.name)),
         model_(model),
         types_(types),
         index_(model),
         static_shapes_(graph::dynamic_inputs(model).empty()) {
     result_.target = options.target;
+    if (table_ == nullptr) table_ = &own_table_;
     if (in_openvino()) joined_ = checking::outcome_of_chained_products(model, index_, types);
   }
 
@@ -231,7 +233,7 @@ class Check {
         return;
       }
     }
-    const auto* row = table_ == nullptr ? nullptr : table_->find(node.op_type(), forms);
+    const auto* row = table_->find(node.op_type(), forms);
     if (row == nullptr) return judge_unknown(node, forms, checked);
     checked.precision = precision_of(row->kernel, forms);
     checked.rule = row->rule.empty() ? fmt::format("{} {}: {}", node.op_type(), described(forms), row->kernel)
@@ -336,6 +338,7 @@ class Check {
   }
 
   const config::Target& target_;
+  checking::Table own_table_;
   const checking::Table* table_;
   const onnx::Model& model_;
   const graph::ValueTypes& types_;
@@ -357,6 +360,11 @@ CheckResult pipeline::check_model(const std::string& target, const onnx::Model& 
 namespace {
 
 CheckResult check_within_time(const CheckOptions& options) {
+  if (config::is_target_file(options.target)) {
+    CheckOptions with_name(options);
+    with_name.target = config::read_target(options.target);
+    return check_within_time(with_name);
+  }
   if (options.target == config::kAutomaticTarget) {
     auto named = run::automatic_target(options.runtime);
     CheckOptions with_name(options);
@@ -392,7 +400,9 @@ std::vector<std::string> lines_of(const CheckResult& result) {
   }
   for (const auto& [key, nodes] : alike) {
     if (lines.size() > kMostLines) {
-      lines.push_back(fmt::format("{}: detent check --target {} tells the other nodes", result.target, result.target));
+      const auto& file = config::target(result.target).file;
+      lines.push_back(fmt::format("{}: detent check --target {} tells the other nodes", result.target,
+                                  file.empty() ? result.target : file.string()));
       break;
     }
     const auto more = nodes.size() == 1 ? "" : fmt::format(" and {} more", nodes.size() - 1);

@@ -104,8 +104,8 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
 QuantizeResult quantize_as_given(const QuantizeOptions& given) {
   auto options = given;
   const KeptSamples kept(options);
-  if (config::searches_formats(options)) return pipeline::quantize_within_limits(options);
   run::name_target(options);
+  if (config::searches_formats(options)) return pipeline::quantize_within_limits(options);
   if (!options.family.empty())
     return run::within_time(options, [](const auto& limited) { return pipeline::quantize_family(limited); });
   return paths::is_folder(options.model) ? quantize_folder(options) : quantize_file(options);

@@ -411,6 +411,11 @@ class Verifying {
 
 Verification verify_within_time(const VerifyOptions& options) {
   config::validate(options);
+  if (config::is_target_file(options.target)) {
+    VerifyOptions with_name = options;
+    with_name.target = config::read_target(options.target);
+    return Verifying(with_name, "").run();
+  }
   if (options.target != config::kAutomaticTarget) {
     (void)config::target(options.target);
     return Verifying(options, "").run();

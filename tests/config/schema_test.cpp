@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <map>
 #include <set>
 
@@ -333,6 +334,67 @@ TEST(Targets, WhatOnlyMeasuringUsesIsLeftAloneWithoutIt) {
 TEST(Targets, AnUnknownNameListsThem) {
   const auto says = test::usage_error_of([] { (void)target("qmn"); });
   for (const auto& row : targets()) EXPECT_TRUE(test::contains(says, row.name)) << says;
+}
+
+constexpr const char* kOwnTarget = R"(version: 1
+name: my-npu
+options:
+  activation-type: [uint8, int8]
+  weight-type: {only: int8, why: its multipliers are signed}
+  weight-symmetric: true
+  weight-range: {default: full}
+operators:
+  Conv: {activations: uint8}
+  Softmax:
+  Gemm: {per-channel: no}
+fixed-ranges:
+  - {operator: Softmax, type: uint8, low: 0, high: 0.99609375}
+)";
+
+TEST(Targets, AFileSaysWhatRowsSay) {
+  const auto own = parse_target("my-npu.yaml", kOwnTarget);
+  ASSERT_EQ(own.settings.size(), 4u);
+  EXPECT_EQ(own.settings[0].value, "uint8");
+  EXPECT_EQ(own.settings[0].also, std::vector<std::string>{"int8"});
+  EXPECT_EQ(own.settings[1].why, "its multipliers are signed");
+  EXPECT_EQ(own.settings[2].why, "my-npu has no other");
+  EXPECT_EQ(own.settings[3].why, "");
+  EXPECT_TRUE(own.accepts("Softmax") && !own.accepts("MatMul"));
+  EXPECT_TRUE(own.has_channels("Conv") && !own.has_channels("Gemm"));
+  EXPECT_TRUE(own.has_8_bits_alone("Conv"));
+  ASSERT_EQ(own.fixed_ranges.size(), 1u);
+  EXPECT_EQ(own.fixed_ranges[0].high, 255.0F / 256);
+  EXPECT_TRUE(test::contains(own.table, "Conv\tu8|u8=\ts8=/c|s8=/t|u8|u8=\tu8|u8=\tint8\t\n")) << own.table;
+  EXPECT_TRUE(test::contains(own.table, "Gemm\ts8|s8=\ts8=/t|u8|u8=|s8|s8=\t")) << own.table;
+}
+
+TEST(Targets, WhatIsWrongInAFileIsToldWithItsLine) {
+  const std::string text = kOwnTarget;
+  const auto says = [&](const std::string& old, const std::string& now) {
+    auto wrong = text;
+    return test::usage_error_of([&] { (void)parse_target("t.yaml", wrong.replace(wrong.find(old), old.size(), now)); });
+  };
+  const std::vector<std::array<std::string, 3>> cases{
+      {"version: 1", "version: 2", "t.yaml:1: version: '2' is not known; this detent reads version: 1"},
+      {"version: 1", "", "t.yaml:2: a target: there is no 'version'"},
+      {"my-npu", "My NPU", "t.yaml:2: name: 'My NPU' is not of small letters"},
+      {"operators", "operator", "t.yaml:8: a target: 'operator' is not one of its values; did you mean operators?"},
+      {"weight-range", "weight-rnge", "t.yaml:7: options: 'weight-rnge' is not one of its values"},
+      {"[uint8, int8]", "int3", "t.yaml:4: activation-type: 'int3' is not one of its values"},
+      {"default: full", "deflt: full", "t.yaml:7: weight-range: 'deflt' is not one of its values"},
+      {"activations: uint8", "activations: int16",
+       "t.yaml:9: Conv: activations: the options have no int16; choose from"},
+      {"per-channel: no", "per-channel: 3", "t.yaml:11: per-channel is not true or false"},
+      {"low: 0", "low: 2", "t.yaml:13: fixed-ranges: 2 to 0.99609375 is no range"},
+      {", high: 0.99609375", "", "t.yaml:13: fixed-ranges: there is no 'high'"},
+      {"  Softmax:", "  Conv:", "t.yaml:10: operators: 'Conv' is there twice"},
+      {"uint8, int8]", "uint8, int8", "t.yaml:5: "},
+  };
+  for (const auto& [old, now, expected] : cases) {
+    const auto told = says(old, now);
+    EXPECT_TRUE(told.starts_with(expected)) << now << ": " << told;
+    EXPECT_FALSE(test::contains(told, "\n")) << told;
+  }
 }
 
 // What a preset means, and what gives way to what the user says.

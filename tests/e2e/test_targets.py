@@ -353,3 +353,45 @@ def test_prelu_stays_on_the_htp_beside_16_bits(tmp_path):
         assert (told["falls_back"], told["refused"], told["partitions"]) == (0, 0, 1), told
     wide = onnx.load(out).graph.initializer
     assert any(t.data_type == onnx.TensorProto.UINT16 for t in wide)
+
+
+OWN = """version: 1
+name: my-npu
+options:
+  activation-type: uint8
+  weight-type: int8
+  weight-symmetric: true
+  per-channel: false
+  power-of-two-scale: true
+operators: [Conv, Relu, MaxPool, Add]
+static-shapes: true
+"""
+
+
+def test_a_target_of_ones_own(cnn, tmp_path):
+    file = tmp_path / "my-npu.yaml"
+    file.write_text(OWN)
+    out = tmp_path / "q.onnx"
+
+    def run(*options):
+        given = ["--target", file, "--preset", "plain", *options]
+        return detent("quantize", cnn / "m.onnx", "-o", out, "--calibration-data", cnn / "data", *given, "--json")
+
+    told = json.loads(run().stdout)
+    assert all(scale.size == 1 and np.log2(scale) % 1 == 0 for scale, _ in params(onnx.load(out)).values())
+    seen = checked(out, file)
+    assert seen["target"].startswith("my-npu@") and len(seen["target"]) == len("my-npu@") + 32
+    assert any(note.startswith(f"{seen['target']}: ") for note in told["notes"]), told["notes"]
+    kinds = {(n["op_type"], n["verdict"]) for n in seen["nodes"]}
+    assert ("Conv", "accepted") in kinds and ("Gemm", "falls back") in kinds, kinds
+    assert json.loads(detent("plan", cnn / "m.onnx", "--target", file, "--json").stdout)["nodes_quantized"] > 0
+    refused = run("--weight-type", "uint8")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert f"contradicts --target {seen['target']}: my-npu has no other; give int8" in refused.stderr
+    file.write_text(OWN.replace("per-channel: false", "per-channel: 2"))
+    assert f"{file}:7: per-channel: '2' is not true or false" in run().stderr
+    file.write_text(OWN + "# another text\n")
+    assert checked(out, file)["target"] != seen["target"], "by which a run is not resumed either"
+    file.write_text(OWN.replace("my-npu", "qnn-like"))
+    assert "begins as the built-in target qnn" in run().stderr
+    assert "cannot be read" in detent("check", out, "--target", tmp_path / "none.yaml").stderr

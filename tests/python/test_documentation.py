@@ -206,6 +206,9 @@ def of_sets() -> list[object]:
 
 @pytest.mark.parametrize("page", of_sets())
 def test_page(page: pathlib.Path, desk: pathlib.Path, request: pytest.FixtureRequest) -> None:
+    for text in blocks(page, {"yaml"}):
+        if name := re.match(r"# ([\w-]+\.yaml)\n", text):
+            pathlib.Path(name[1]).write_text(text)
     if page.stem == "language-models":
         request.getfixturevalue("language")
     elif snippets(page):

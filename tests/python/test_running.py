@@ -158,6 +158,42 @@ def test_what_a_score_raises_comes_through(model, samples, tmp_path, score, erro
     assert not (tmp_path / "q.onnx").exists()
 
 
+def extremes_or(fail: str):
+    """A method with the range of minmax, unless the activation has this name."""
+
+    def method(counts, edges, minimum, maximum):
+        assert counts.sum() > 0 and len(edges) == len(counts) + 1 and (np.diff(edges) > 0).all()
+        assert edges[0] <= minimum <= maximum <= edges[-1]
+        return {"nan": np.nan, "text": "wide"}.get(fail, minimum), maximum
+
+    return method
+
+
+def test_a_method_of_ones_own(model, samples, tmp_path):
+    detent.register_method("extremes", extremes_or(""))
+    plain = {"preset": "plain"}
+    given = [samples, (s for s in samples), types.SimpleNamespace(get_next=iter([*samples, None]).__next__)]
+    for data in given:
+        own = detent.quantize(model, None, data, {**plain, "method": "extremes"})
+        assert own == detent.quantize(model, None, samples, {**plain, "method": "minmax"})
+    for fail, said in (("nan", "the range nan to"), ("text", "fails for '")):
+        detent.register_method("extremes", extremes_or(fail))
+        with pytest.raises(detent.BadInput, match=f"method 'extremes' .*{said}"):
+            detent.quantize(model, None, samples, {**plain, "method": "extremes"})
+    with pytest.raises(detent.UsageError, match="needs samples or statistics"):
+        detent.quantize(model, None, config={"method": "extremes"})
+    for name in ("mse", "a b"):
+        with pytest.raises(detent.UsageError, match="register_method: "):
+            detent.register_method(name, max)
+
+
+def test_a_score_of_ones_own(model, samples):
+    told = detent.quantize(model, None, samples, {"accuracy": {"target": 0.5}}, score=lambda path: 2.0)
+    assert told.result.accuracy.score == 1
+    with pytest.raises(detent.UsageError, match="score is given beside"):
+        detent.quantize(model, None, samples, {"accuracy": {"metric": "sqnr"}}, score=lambda path: 2.0)
+
+
 def test_runs_in_several_threads(model, samples):
     expected = bytes(detent.quantize(model, data=samples))
     for _ in range(8):  # runs begin and end while others go on

@@ -113,8 +113,8 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
 
 /// Inputs of operators of these types take scale and zero point of the output, as far as they are activations that a
 /// node of the graph makes.
-void share_output_scales(const onnx::Model& model, const graph::Index& index,
-                         const std::vector<std::string_view>& op_types, Placement& placement);
+void share_output_scales(const onnx::Model& model, const graph::Index& index, const std::vector<std::string>& op_types,
+                         Placement& placement);
 
 /// Adds, of each quantized sum of two activations, the branch that a convolution makes for it alone: a runtime that
 /// adds within the convolution's kernel does so before rounding. The branches are observed all the same: they are

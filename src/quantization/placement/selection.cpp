@@ -95,7 +95,7 @@ std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& conf
   if (config.op_types.empty() && config::writes_hard_sigmoids(config)) types.insert("HardSigmoid");  // as gates only
   if (config.op_types.empty()) {
     types.insert(target.op_types.begin(), target.op_types.end());
-    for (const auto type : target.float_types) types.erase(std::string(type));
+    std::erase_if(types, [&](const auto& type) { return !target.accepts(type); });
   }
   for (const auto& type : config.exclude_op_types) types.erase(type);
   const graph::Index index(model);

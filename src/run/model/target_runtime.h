@@ -27,20 +27,22 @@ struct NamedTarget {
 /// Loads the library. Throws device.
 NamedTarget automatic_target(const std::optional<std::filesystem::path>& runtime);
 
-/// Puts the name in the place of "auto", and the reason beside it. Nothing after it, the identity of the run included,
-/// sees that the name was not given.
+/// Puts the name in the place of "auto", and the reason beside it; or in that of a file. Nothing after it, the identity
+/// of the run included, sees that the name was not given.
 template <class Options>
 void name_target(Options& options) {
+  if (config::is_target_file(options.config.target)) options.config.target = config::read_target(options.config.target);
   if (options.config.target != config::kAutomaticTarget) return;
   auto named = automatic_target(options.runtime);
   options.config.target = std::move(named.name);
   options.config.target_reason = std::move(named.reason);
 }
 
-/// Options with the name in the place of "auto"; nullopt where a name was given.
+/// Options with the name in the place of "auto" or of a file; nullopt where a name was given.
 template <class Options>
 std::optional<Options> with_named_target(const Options& options) {
-  if (options.config.target != config::kAutomaticTarget) return std::nullopt;
+  const auto& given = options.config.target;
+  if (given != config::kAutomaticTarget && !config::is_target_file(given)) return std::nullopt;
   std::optional<Options> named(options);
   name_target(*named);
   return named;
