@@ -1,6 +1,7 @@
 """Decoders with a KV cache: from the folder that they come in to one that runs the same way."""
 
 import json
+import subprocess
 
 import decoders
 import numpy as np
@@ -117,7 +118,8 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
             "--json",
             "--quiet",
         ]
-        result = support.detent(*command, "--set", "accuracy-level=1", *options)
+        words = [support.DETENT, *command, "--set", "accuracy-level=1", *options]
+        result = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
         weights = json.loads(result.stdout)["weights"]
         assert {w["bits"] for w in weights if "lm_head" in w["node"]} == {4 if name == "named" else 8}
