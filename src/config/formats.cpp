@@ -260,6 +260,7 @@ std::vector<std::pair<std::string, std::string>> family_names() {
 QuantizeOptions options_of(const FamilyRow& member, QuantizeOptions options) {
   options.family.clear();
   if (!member.format.empty()) apply(format(member.format), options);
+  if (options.weights_only.enabled) options.format = member.format;  // which says more than its options
   if (options.config.float_type == FloatType::keep) options.config.keep_io_types = true;  // it is about the others
   return options;
 }

@@ -15,12 +15,14 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/text.h"
+#include "data/given_inputs.h"
 #include "exec/emit.h"
 #include "graph/rewrites/rotation.h"
 #include "quantization/blocks/block_search.h"
 #include "quantization/blocks/block_weights.h"
 #include "quantization/blocks/blocks.h"
 #include "quantization/emit/blocks.h"
+#include "run/samples/samples.h"
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"
 
@@ -122,6 +124,63 @@ void StreamRotation::take_disk(std::uint64_t bytes) {
   if (resources_.disk_budget) resources_.disk_budget = most - bytes;
 }
 
+namespace {
+
+// Weights that lie on grids keep their values. Some columns tell, as chance makes no such block.
+void find_grids(const onnx::Model& model, const QuantizeOptions& options, quantization::BlockPlacement& placement) {
+  constexpr std::int64_t kColumns = 8;
+  const auto& blocks = options.weights_only;
+  if (blocks.method != WeightMethod::automatic || blocks.form != WeightForm::matmul_nbits ||
+      blocks.sparsity != WeightSparsity::none || options.config.float_type != FloatType::keep)
+    return;
+  std::size_t count = 0;
+  for (auto& tensor : placement.tensors) {
+    if (tensor.products.empty() || !tensor.tables.empty() || tensor.type != onnx::DataType::float32) continue;
+    if (tensor.format.bits != 4 || tensor.format.block == 0 || tensor.format.symmetric || !tensor.format.is_plain())
+      continue;
+    const auto some = std::min(kColumns, tensor.columns);
+    std::vector<float> columns(static_cast<std::size_t>(some * tensor.rows));
+    quantization::read_columns(model.graph.initializers[tensor.initializer], tensor, 0, some, columns);
+    tensor.on_grids = quantization::lie_on_grids(columns, tensor.rows, tensor.format);
+    if (tensor.on_grids) ++count;
+  }
+  if (count > 0)
+    placement.notes.push_back(fmt::format(
+        "{}: blocks have at most 16 values at even distances, as in files of 4 bits, and keep them; what whole zero "
+        "points lack counts times the sums of the inputs' blocks",
+        count_with_noun(count, "weight")));
+}
+
+}  // namespace
+
+quantization::BlockPlacement place_default_blocks(const onnx::Model& model, const QuantizeOptions& options,
+                                                  const std::optional<Transformer>& transformer) {
+  constexpr std::int64_t kMostShare = 4;
+  const auto& blocks = options.weights_only;
+  auto placement = quantization::place_blocks(model, options.config, blocks);
+  find_grids(model, options, placement);
+  const bool widens = options.format.starts_with("q4") && blocks.form == WeightForm::matmul_nbits;
+  if (!widens || !transformer || !transformer->head || !data::is_decoder(run::input_specs(model))) return placement;
+  const auto named = quantization::named_bits(model, blocks);
+  std::int64_t all = 0;
+  for (const auto& tensor : placement.tensors) all += tensor.rows * tensor.columns;
+  for (auto& tensor : placement.tensors) {
+    auto readers = tensor.products;
+    const bool is_head = std::any_of(readers.begin(), readers.end(), [&](std::size_t n) {
+      return model.graph.nodes[n].id() == transformer->head->node;
+    });
+    readers.insert(readers.end(), tensor.tables.begin(), tensor.tables.end());
+    const bool is_named = std::any_of(readers.begin(), readers.end(), [&](std::size_t n) { return named[n]; });
+    const auto size = tensor.rows * tensor.columns;
+    if (!is_head || is_named || !tensor.format.is_plain() || size > all / kMostShare) continue;
+    if (tensor.shared == tensor.tables.empty()) continue;  // it would have to be stored twice
+    tensor.format.bits = 8;
+    tensor.format.symmetric = options.config.weight_symmetric.value_or(true);
+    tensor.on_grids = false;
+  }
+  return placement;
+}
+
 Error no_blocks(const std::filesystem::path& model, const quantization::BlockPlacement& placement) {
   return bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", model.string()),
                    "what stays as it is, and why: " +
@@ -166,7 +225,8 @@ void DraftedBlocks::share_out(WeightMethod method, shim::Ranks& ranks, const std
                               std::size_t threads, const std::stop_token& stop) {
   if (method == WeightMethod::nearest) return;  // takes no longer than to exchange it
   std::vector<std::byte> left;                  // as rank 0 sees it, which has all that was solved
-  for (std::size_t t = 0; t < placement.tensors.size(); ++t) left.push_back(std::byte{!is_solved(t)});
+  for (std::size_t t = 0; t < placement.tensors.size(); ++t)
+    left.push_back(std::byte{!is_solved(t) && !placement.tensors[t].on_grids});
   shim::broadcast(ranks, left, stop);
   const TempDir folder(directory);
   in_pieces = solve::share_blocks(streams(method, threads, stop), left, ranks, folder.path(), stop);
@@ -186,6 +246,11 @@ quantization::BlockSolver DraftedBlocks::solver(std::size_t t, WeightMethod meth
   const auto& tensor = placement.tensors[t];
   if (t < in_pieces.size() && !in_pieces[t].pieces.empty()) return in_pieces[t].solver();
   if (is_solved(t)) return quantization::scaled(solved.tensors[t]->solver(), tensor.column_factors);
+  if (tensor.on_grids)
+    return [rows = tensor.rows, format = tensor.format, stop](std::span<const float> columns, std::int64_t) {
+      if (stop.stop_requested()) throw interrupted();
+      return quantization::blocks_on_grids(columns, rows, format);
+    };
   return [rows = tensor.rows, format = tensor.format, type = tensor.type, nearest = method == WeightMethod::nearest,
           stop](std::span<const float> columns, std::int64_t) {
     if (stop.stop_requested()) throw interrupted();
@@ -240,7 +305,9 @@ BlockedWeight describe_weight(const onnx::Model& model, const quantization::Bloc
                      .block_size = weight.format.block,
                      .rows = weight.rows,
                      .columns = weight.columns,
-                     .method = method == WeightMethod::nearest ? "nearest" : "search",
+                     .method = weight.on_grids                   ? "grid"
+                               : method == WeightMethod::nearest ? "nearest"
+                                                                 : "search",
                      .sqnr_db = errors.errors > 0 ? 10 * std::log10(errors.squares / errors.errors)
                                                   : std::numeric_limits<double>::infinity(),
                      .output_error = {},

@@ -66,6 +66,12 @@ class StreamRotation {
 
 // A model on its way to weights in blocks.
 
+/// place_blocks(), and weights that lie on grids. Of the formats q4 and q4f16 the last product of a decoder with a
+/// cache, and the table that shares its weight, have 8 bits, without zero points where QuantConfig::weight_symmetric is
+/// unset, if they are at most a quarter of the weights and node_bits does not name them.
+quantization::BlockPlacement place_default_blocks(const onnx::Model& model, const QuantizeOptions& options,
+                                                  const std::optional<Transformer>& transformer);
+
 /// What to say of a model none of whose weights can be stored in blocks.
 Error no_blocks(const std::filesystem::path& model, const quantization::BlockPlacement& placement);
 

@@ -15,8 +15,8 @@ SINGLE = {
     "q8": ["--activations", "dynamic"],
     "int8": ["--activations", "dynamic"],
     "uint8": ["--activations", "dynamic", "--weight-type", "uint8"],
-    "q4": ["--weights-only"],
-    "q4f16": ["--weights-only", "--float", 16],
+    "q4": ["--format", "q4"],
+    "q4f16": ["--format", "q4f16"],
 }
 FILES = {name: f"model_{'quantized' if name == 'q8' else name}.onnx" for name in SINGLE}
 

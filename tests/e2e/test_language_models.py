@@ -1,6 +1,7 @@
 """Decoders with a KV cache: from the folder that they come in to one that runs the same way."""
 
 import json
+import subprocess
 
 import decoders
 import numpy as np
@@ -10,6 +11,7 @@ import support
 from onnx import numpy_helper
 from support import Path
 
+NO_TABLE = ["--set", "node-bits=/model/embed_tokens/Gather=float"]
 PROMPT = [5, 17, 99, 200, 3, 44]
 WAYS = {
     "default": ["--preset", "balanced"],
@@ -84,6 +86,48 @@ def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
         quantized(tmp_path / "m.onnx", tmp_path / f"{name}.onnx", ids, "--weights-only", *options)
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
     assert db["auto"] > db["nearest"] + 0.4  # random weights leave little to make use of
+
+
+def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
+    """Weights as a file of 4 bits leaves them, with a float for the least of each block; the last product has 8 bits."""
+    random, model = np.random.default_rng(4), decoders.decoder()
+    for tensor in model.graph.initializer:
+        rows, columns = (*tensor.dims, 0, 0)[:2]
+        if "proj" not in tensor.name or columns == 0:
+            continue
+        distance, least = (random.uniform(a, b, (rows // 32, 1, columns)) for a, b in ((0.02, 0.05), (-0.5, -0.1)))
+        values = distance * random.integers(0, 16, (rows // 32, 32, columns)) + least
+        tensor.CopyFrom(numpy_helper.from_array(values.reshape(rows, columns).astype(np.float32), tensor.name))
+    onnx.save(model, tmp_path / "m.onnx")
+    unseen = random.integers(0, decoders.VOCABULARY, (1, 64))
+    sample = {"input_ids": unseen, "attention_mask": np.ones_like(unseen), **decoders.empty_cache()}
+    in_float = support.outputs(support.load(tmp_path / "m.onnx"), [sample])
+    db = {}
+    for name, options in {
+        "q4": [],
+        "search": [*NO_TABLE, "--set", "weights-method=search"],
+        "named": ["--set", "node-bits=/model/embed_tokens/Gather=float,/lm_head/MatMul=4"],
+    }.items():
+        command = [
+            "quantize",
+            tmp_path / "m.onnx",
+            "-o",
+            tmp_path / f"{name}.onnx",
+            "--format",
+            "q4",
+            "--no-bench",
+            "--json",
+            "--quiet",
+        ]
+        words = [support.DETENT, *command, "--set", "accuracy-level=1", *(options or NO_TABLE)]
+        result = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        weights = json.loads(result.stdout)["weights"]
+        assert {w["bits"] for w in weights if "lm_head" in w["node"]} == {4 if name == "named" else 8}
+        assert any(w["method"] == "grid" for w in weights) == (name != "search")
+        assert all(w["sqnr_db"] > 30 for w in weights if w["method"] == "grid")
+        db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
+    assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db
 
 
 @pytest.mark.parametrize("runtime", support.RUNTIMES, ids=lambda path: path.name)

@@ -621,6 +621,46 @@ TEST(Formats, PowersOfTwoToTheNearest) {
 
 double falling(std::uint64_t size) { return std::exp2(-static_cast<double>(size) / 50); }
 
+// Columns of 64 rows: blocks of 32 with a distance and a first value each.
+std::vector<float> columns_on_grids(bool whole) {
+  std::mt19937 random(3);
+  std::vector<float> values;
+  for (int block = 0; block < 12; ++block) {
+    const float distance = 0.01F * static_cast<float>(block + 1);
+    const float first = distance * (whole ? -7.0F : -7.3F + 0.05F * static_cast<float>(block));
+    for (int k = 0; k < 32; ++k) values.push_back(first + distance * static_cast<float>(random() % 16));
+  }
+  return values;
+}
+
+TEST(Grids, BlocksKeepTheirValues) {
+  const BlockFormat format{.bits = 4, .block = 32, .symmetric = false};
+  for (const bool whole : {true, false}) {
+    const auto columns = columns_on_grids(whole);
+    ASSERT_TRUE(lie_on_grids(columns, 64, format));
+    const auto made = blocks_on_grids(columns, 64, format);
+    EXPECT_EQ(made.rows, 66);
+    std::vector<float> stored(columns.size());
+    dequantize_sums(made, 64, stored);
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const float distance = 0.01F * static_cast<float>(i / 32 + 1);
+      EXPECT_NEAR(stored[i], columns[i], (whole ? 0.001F : 0.06F) * distance) << i;
+    }
+  }
+}
+
+TEST(Grids, OthersAreSearched) {
+  const BlockFormat format{.bits = 4, .block = 32, .symmetric = false};
+  auto columns = columns_on_grids(false);
+  columns[5] += 0.004F;
+  EXPECT_FALSE(lie_on_grids(columns, 64, format));
+  EXPECT_FALSE(lie_on_grids(columns, 48, format));  // blocks do not divide them
+  const auto made = blocks_on_grids(columns, 64, format), searched = search(columns, 64, format);
+  EXPECT_EQ(made.scales[0], searched.scales[0]);
+  EXPECT_EQ(made.zero_points[0], searched.zero_points[0]);
+  EXPECT_TRUE(std::equal(searched.integers.begin(), searched.integers.begin() + 32, made.integers.begin()));
+}
+
 TEST(SizeSearch, FindsTheSmallestThatIsEnough) {
   for (const double factor : {0.01, 1.0, 100.0}) {
     for (const std::uint64_t first : {1000U, 1400U, 2000U}) {

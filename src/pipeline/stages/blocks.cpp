@@ -82,10 +82,10 @@ void BlockWork::fold_weights() {
 void BlockWork::place() {
   auto& model = draft_.model;
   if (keeps_cache_in_bits()) (void)graph::cached_attentions(model);  // what cannot be is better known early
-  draft_.placement = quantization::place_blocks(model, options_.config, options_.weights_only);
+  draft_.placement = place_default_blocks(model, options_, run_.result.transformer);
   if (const auto opset = draft_.needed_opset(options_.weights_only.form); opset > model.opset()) {
     run_.note(graph::upgrade_opset(model, {}, opset));
-    draft_.placement = quantization::place_blocks(model, options_.config, options_.weights_only);
+    draft_.placement = place_default_blocks(model, options_, run_.result.transformer);
   }
   const auto& placement = draft_.placement;
   if (!chooses_bits(options_)) run_.note(placement.notes);
@@ -208,7 +208,7 @@ void BlockWork::choose_rotation() {
   data::SampleSubset fitted(*source_, kHeldBack, data::SampleSubset::Kind::others);
   data::SampleSubset judging(*source_, kHeldBack, data::SampleSubset::Kind::last);
   const auto attempt = [&](const char* name) {
-    draft_.placement = quantization::place_blocks(draft_.model, options_.config, options_.weights_only);
+    draft_.placement = place_default_blocks(draft_.model, options_, run_.result.transformer);
     draft_.solved = {};
     auto unsolved = draft_;
     const auto directory = run_.work->path() / name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -390,6 +391,90 @@ BlockWeight search(std::span<const float> columns, std::int64_t rows, const Bloc
     }
   }
   return made;
+}
+
+namespace {
+
+struct ValueGrid {
+  float first = 0, distance = 0;
+};
+
+// The coarsest of at most `levels` steps; values may be off by what float16 rounds.
+std::optional<ValueGrid> grid_of(std::span<const float> values, int levels) {
+  constexpr float kOff = 0.02F;
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const float first = *least, range = *most - first;
+  if (!(range > 0)) return ValueGrid{first, 0};
+  for (int steps = 1; steps <= levels; ++steps) {
+    const float inverse = static_cast<float>(steps) / range;
+    if (std::all_of(values.begin(), values.end(), [&](float v) {
+          const float at = (v - first) * inverse;
+          return std::abs(at - std::nearbyint(at)) < kOff;
+        }))
+      return ValueGrid{first, range / static_cast<float>(steps)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool lie_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format) {
+  const auto block = static_cast<std::size_t>(format.block_of(rows));
+  if (rows == 0 || static_cast<std::size_t>(rows) % block != 0) return false;
+  for (std::size_t at = 0; at < columns.size(); at += block) {
+    if (!grid_of(columns.subspan(at, block), format.largest())) return false;
+  }
+  return true;
+}
+
+BlockWeight blocks_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format) {
+  const auto found = search(columns, rows, format);
+  const auto blocks = static_cast<std::size_t>(found.blocks()), block = static_cast<std::size_t>(format.block_of(rows));
+  const auto row_count = static_cast<std::size_t>(rows), longer = row_count + blocks;
+  auto made = make_blocks(static_cast<std::int64_t>(longer), found.columns, format);
+  const auto all_blocks = static_cast<std::size_t>(made.blocks());
+  std::vector<float> off(static_cast<std::size_t>(found.columns) * blocks);
+  for (std::size_t n = 0; n < static_cast<std::size_t>(found.columns); ++n) {
+    for (std::size_t b = 0; b < blocks; ++b) {
+      const auto values = columns.subspan(n * row_count + b * block, block);
+      auto* integers = made.integers.data() + n * longer + b * block;
+      auto& scale = made.scales[n * all_blocks + b];
+      auto& zero = made.zero_points[n * all_blocks + b];
+      scale = found.scales[n * blocks + b];
+      zero = found.zero_points[n * blocks + b];
+      std::copy_n(found.integers.data() + n * row_count + b * block, block, integers);
+      const auto grid = grid_of(values, format.largest());
+      if (!grid) continue;
+      const auto [first, distance] = *grid;
+      scale = distance;
+      const auto largest = static_cast<float>(format.largest());
+      const float at = distance > 0 ? std::clamp(std::nearbyint(-first / distance), 0.0F, largest) : 0.0F;
+      zero = static_cast<std::uint8_t>(at);
+      off[n * blocks + b] = first + at * distance;
+      for (std::size_t k = 0; k < block; ++k)
+        integers[k] = static_cast<std::uint8_t>(distance > 0 ? std::nearbyint((values[k] - first) / distance) : 0);
+    }
+  }
+  const auto sums = search(off, static_cast<std::int64_t>(blocks), format);
+  const auto sum_blocks = static_cast<std::size_t>(sums.blocks());
+  for (std::size_t n = 0; n < static_cast<std::size_t>(found.columns); ++n) {
+    std::copy_n(sums.integers.data() + n * blocks, blocks, made.integers.data() + n * longer + row_count);
+    std::copy_n(sums.scales.data() + n * sum_blocks, sum_blocks, made.scales.data() + n * all_blocks + blocks);
+    std::copy_n(sums.zero_points.data() + n * sum_blocks, sum_blocks,
+                made.zero_points.data() + n * all_blocks + blocks);
+  }
+  return made;
+}
+
+void dequantize_sums(const BlockWeight& weight, std::int64_t rows, std::span<float> values) {
+  const auto row_count = static_cast<std::size_t>(rows), longer = static_cast<std::size_t>(weight.rows);
+  const auto block = static_cast<std::size_t>(weight.format.block_of(rows));
+  std::vector<float> all(longer * static_cast<std::size_t>(weight.columns));
+  dequantize(weight, all);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto n = i / row_count, k = i % row_count;
+    values[i] = all[n * longer + k] + all[n * longer + row_count + k / block];
+  }
 }
 
 }  // namespace detent::quantization

@@ -34,4 +34,17 @@ void search_blocks(const BlockOfColumns& of, const BlockFormat& format, std::spa
 BlockWeight search(std::span<const float> columns, std::int64_t rows, const BlockFormat& format,
                    std::span<const float> importance = {});
 
+// Weights that were rounded before they became floats lie on grids: the values of a block are first + distance * i.
+
+/// Whether each block of these columns lies on a grid of so few values as the format has.
+bool lie_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format);
+
+/// search(), and for blocks on a grid its own integers, whose scale is the distance. A zero point is whole, so that all
+/// values of a block may be off by the same. How far, which counts times the sum of the block's inputs, follows the
+/// rows as one more for each block: the result has rows + blocks_of(rows). Blocks must divide the rows.
+BlockWeight blocks_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format);
+
+/// What the rows of a product are with what follows them in such a result added: dequantize() for it.
+void dequantize_sums(const BlockWeight& weight, std::int64_t rows, std::span<float> values);
+
 }  // namespace detent::quantization

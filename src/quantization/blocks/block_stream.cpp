@@ -14,6 +14,7 @@
 #include "base/parallel.h"
 #include "onnx/packed_numbers.h"
 #include "onnx/wire.h"
+#include "quantization/blocks/block_search.h"
 #include "quantization/blocks/blocks.h"
 
 namespace detent::quantization {
@@ -115,9 +116,13 @@ void add_errors(const float* values, const float* stored, std::size_t count, dou
   }
 }
 
-BlockErrors errors_of(std::span<const float> columns, const BlockWeight& found) {
+BlockErrors errors_of(std::span<const float> columns, const BlockWeight& found, std::int64_t rows) {
   std::vector<float> stored(columns.size());
-  dequantize(found, stored);
+  if (found.rows == rows) {
+    dequantize(found, stored);
+  } else {
+    dequantize_sums(found, rows, stored);
+  }
   BlockErrors sums;
   add_errors(columns.data(), stored.data(), columns.size(), &sums.squares, &sums.errors);
   return sums;
@@ -195,7 +200,7 @@ BlockErrors BlockStream::for_each(std::int64_t begin, std::int64_t end,
       read_columns(tensor_, shape_, first, last, columns);
       found[i] = solve_(columns, first);
       round_scales(found[i], columns, shape_.type, kLastBits);
-      errors[i] = errors_of(columns, found[i]);
+      errors[i] = errors_of(columns, found[i], shape_.rows);
     });
     for (std::size_t i = 0; i < count; ++i) {
       sums.squares += errors[i].squares;

@@ -617,7 +617,8 @@ class Folds {
   }
 
   static bool belongs_to_products(const BlockTensor& tensor) {
-    return tensor.tables.empty() && tensor.others.empty() && !tensor.stays && tensor.type == onnx::DataType::float32;
+    return tensor.tables.empty() && tensor.others.empty() && !tensor.stays && !tensor.on_grids &&
+           tensor.type == onnx::DataType::float32;
   }
 
   // Adds to the fold what has to be divided so that the value is.

@@ -34,10 +34,16 @@ struct BlockTensor {
   bool as_experts = false;
   /// Whether tables and products read the same integers, which are stored once.
   bool shared = false;
+  /// Whether its blocks are those of blocks_on_grids(), so that its products also read the sums of their inputs'
+  /// blocks.
+  bool on_grids = false;
   /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
   bool stays = false;
   /// What is stored is the weight times these, one for each row and one for each column, see block_weights.h; empty: 1.
   std::vector<float> row_factors = {}, column_factors = {};
+
+  /// Of what is stored.
+  std::int64_t stored_rows() const { return on_grids ? rows + format.blocks_of(rows) : rows; }
 };
 
 struct BlockPlacement {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -134,7 +135,10 @@ class Emitter {
     BlockNames names;
     if (!tensor.products.empty()) {
       names = stored_.product(t, weight, !tensor.tables.empty() && !tensor.shared);
-      for (const auto n : tensor.products) replaced_[n] = product(model_.graph.nodes[n], tensor, names);
+      for (const auto n : tensor.products) {
+        replaced_[n] = product(model_.graph.nodes[n], tensor, names);
+        if (tensor.on_grids) replaced_[n].front().set_input(0, with_sums(n, tensor));
+      }
     }
     if (tensor.tables.empty()) return;
     auto type = tensor.format.bits == 8 ? DataType::uint8 : element_type(tensor.format);
@@ -146,6 +150,41 @@ class Emitter {
     }
     for (const auto n : tensor.tables)
       replaced_[n].push_back(look_up(model_.graph.nodes[n], tensor, names, type == DataType::uint8));
+  }
+
+  // The product's input with the sums of its blocks behind it, made where the first product reads them.
+  std::string with_sums(std::size_t n, const BlockTensor& tensor) {
+    const auto& node = model_.graph.nodes[n];
+    const auto& input = node.inputs()[0];
+    const auto block = tensor.format.block;
+    const auto [found, is_new] = with_sums_.try_emplace({node.body(), input, block});
+    if (!is_new) return found->second;
+    const auto blocks = tensor.format.blocks_of(tensor.rows);
+    auto& ones = block_sums_[{tensor.rows, block}];
+    if (ones.empty()) {
+      std::vector<float> values(static_cast<std::size_t>(tensor.rows * blocks));
+      for (std::int64_t k = 0; k < tensor.rows; ++k) values[static_cast<std::size_t>(k * blocks + k / block)] = 1;
+      ones = index_.fresh_name(fmt::format("sums_of_{}_in_{}", tensor.rows, block));
+      stored_.add(ones, DataType::float32, {tensor.rows, blocks}, TensorData::of(std::span<const float>(values)));
+    }
+    const auto sums = index_.fresh_name(input + "_sums");
+    found->second = index_.fresh_name(input + "_and_sums");
+    auto first = n;
+    for (const int reader : index_.consumers(input)) {
+      if (model_.graph.nodes[static_cast<std::size_t>(reader)].body() == node.body())
+        first = std::min(first, static_cast<std::size_t>(reader));
+    }
+    Node made[] = {{"MatMul", index_.fresh_name(input + "_sums_MatMul"), {input, ones}, {sums}},
+                   {"Concat",
+                    index_.fresh_name(input + "_sums_Concat"),
+                    {input, sums},
+                    {found->second},
+                    {Attribute::of_int("axis", -1)}}};
+    for (auto& one : made) {
+      one.set_body(node.body());
+      before_[first].push_back(std::move(one));
+    }
+    return found->second;
   }
 
   // What MatMulNBits reads as [columns, blocks, bytes] as a table, whose entries lie as the columns do.
@@ -275,9 +314,9 @@ class Emitter {
       inputs.resize(5);
       inputs.push_back(flat);
     }
-    std::vector<Attribute> attributes{Attribute::of_int("K", tensor.rows), Attribute::of_int("N", tensor.columns),
-                                      Attribute::of_int("bits", tensor.format.bits),
-                                      Attribute::of_int("block_size", tensor.format.block)};
+    std::vector<Attribute> attributes{
+        Attribute::of_int("K", tensor.stored_rows()), Attribute::of_int("N", tensor.columns),
+        Attribute::of_int("bits", tensor.format.bits), Attribute::of_int("block_size", tensor.format.block)};
     if (config_.accuracy_level > 0) attributes.push_back(Attribute::of_int("accuracy_level", config_.accuracy_level));
     Node made("MatMulNBits", node.name(), std::move(inputs), node.outputs(), std::move(attributes), kMicrosoftDomain);
     made.set_body(node.body());
@@ -363,6 +402,8 @@ class Emitter {
     nodes.reserve(graph.nodes.size() + replaced_.size());
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       if (std::binary_search(placement_.transposes.begin(), placement_.transposes.end(), n)) continue;
+      if (const auto found = before_.find(n); found != before_.end())
+        std::move(found->second.begin(), found->second.end(), std::back_inserter(nodes));
       if (const auto found = replaced_.find(n); found != replaced_.end()) {
         std::move(found->second.begin(), found->second.end(), std::back_inserter(nodes));
       } else {
@@ -410,6 +451,9 @@ class Emitter {
   BlockTensors stored_;
   std::unordered_map<std::size_t, std::vector<Node>> replaced_;
   std::unordered_map<std::string, std::string> flat_biases_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::string> block_sums_;      // by rows and block
+  std::map<std::tuple<int, std::string, std::int64_t>, std::string> with_sums_;  // by body, input and block
+  std::unordered_map<std::size_t, std::vector<Node>> before_;                    // nodes to be put before others
 };
 
 }  // namespace
@@ -535,7 +579,7 @@ BlockNames BlockTensors::product(std::size_t t, const std::string& weight, bool 
   const auto& tensor = found_[t]->shape();
   const auto& format = tensor.format;
   const auto block_bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(format.block), format.bits));
-  return product_as(t, weight, {tensor.columns}, {format.blocks_of(tensor.rows), block_bytes}, again);
+  return product_as(t, weight, {tensor.columns}, {format.blocks_of(tensor.stored_rows()), block_bytes}, again);
 }
 
 BlockNames BlockTensors::experts(std::size_t t, const std::string& weight, std::int64_t experts) {
@@ -547,7 +591,7 @@ BlockNames BlockTensors::experts(std::size_t t, const std::string& weight, std::
 BlockNames BlockTensors::product_as(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& outputs,
                                     const std::vector<std::int64_t>& integers, bool again) {
   const auto& format = found_[t]->shape().format;
-  const auto blocks = format.blocks_of(found_[t]->shape().rows);
+  const auto blocks = format.blocks_of(found_[t]->shape().stored_rows());
   auto names = names_of(weight, format);
   const auto shape = [&](std::vector<std::int64_t> rest) {
     rest.insert(rest.begin(), outputs.begin(), outputs.end());
@@ -633,7 +677,7 @@ void BlockTensors::add_integers(const std::string& name, DataType type, std::vec
   const auto found = found_[t];
   const auto& shape = found->shape();
   const auto block = static_cast<std::size_t>(shape.format.block_of(shape.rows));
-  const auto blocks = static_cast<std::size_t>(shape.columns * shape.format.blocks_of(shape.rows));
+  const auto blocks = static_cast<std::size_t>(shape.columns * shape.format.blocks_of(shape.stored_rows()));
   const bool has_sign = type == DataType::int8 || type == DataType::int4 || type == DataType::int2;
   add(name, type, std::move(dims),
       TensorData::produced(blocks * packed_bytes(block, shape.format.bits), [found, has_sign](const onnx::Sink& sink) {

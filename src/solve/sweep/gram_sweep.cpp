@@ -269,7 +269,7 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
   std::map<std::pair<int, std::string>, BlockStage::Input> inputs;  // by where they are made
   for (std::size_t t = 0; t < placement.tensors.size(); ++t) {
     const auto& tensor = placement.tensors[t];
-    if (tensor.products.empty()) continue;
+    if (tensor.products.empty() || tensor.on_grids) continue;
     const auto& value = model.graph.nodes[tensor.products.front()].inputs()[0];
     if (index.initializer(value) != graph::kNone) continue;
     auto& input = inputs[{index.producer(value), value}];
