@@ -13,7 +13,9 @@
 namespace detent::data::test {
 namespace {
 
-NpyHeader parsed_header(const std::string& file) { return parse_npy_header(as_byte_span(file), file.size(), "'f.npy'"); }
+NpyHeader parsed_header(const std::string& file) {
+  return parse_npy_header(as_byte_span(file), file.size(), "'f.npy'");
+}
 
 Array read_array(const std::string& file) {
   const NpyHeader header = parsed_header(file);

@@ -180,7 +180,7 @@ def test_gates_in_integers(tmp_path: Path) -> None:
     assert sqnr(model, tmp_path / "q.onnx", samples) > report["accuracy"]["sqnr_db"] - 3
     unmeasured = support.quantize(model, tmp_path / "f.onnx", data, *BALANCED, "--set", "sensitivity=off")
     assert not any("gates" in note for note in unmeasured["notes"])
-    assert "HardSigmoid" in {node.op_type for node in onnx.load(tmp_path / "f.onnx").graph.node}
+    assert "HardSwish" in {node.op_type for node in onnx.load(tmp_path / "f.onnx").graph.node}
 
 
 def test_float_weights_stay_float_in_the_runtime(tmp_path: Path) -> None:

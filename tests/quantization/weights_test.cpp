@@ -194,7 +194,8 @@ TEST(Weights, BlocksOnEveryAxisEqualNaiveCode) {
       for (const std::int64_t block : {1, 2, 3, 4, 32, 64}) {
         for (const auto type :
              {QuantType::int8, QuantType::uint8, QuantType::int16, QuantType::int4, QuantType::uint4}) {
-          SCOPED_TRACE(::testing::Message() << ::testing::PrintToString(dims) << " axis " << axis << " block " << block);
+          SCOPED_TRACE(::testing::Message()
+                       << ::testing::PrintToString(dims) << " axis " << axis << " block " << block);
           check(dims, Granularity::blocks(axis, block), type, seed % 2 == 0, seed);
           ++seed;
           if (HasFatalFailure()) return;

@@ -142,23 +142,38 @@ bool takes_dynamic_scales(Run& run, double seconds) {
   return true;
 }
 
+// Whether what was chosen is slower than float, with the note that says so.
+std::optional<std::string> slower_than_float(Run& run) {
+  auto& work = *run.integers;
+  const auto& times = work.draft.prepared.times;
+  const auto measured = run::time_result_beside_float(work.draft.emitted->model, run.options, *run.runtime,
+                                                      *work.source, run.work->scratch());
+  const double seconds = measured.result > 0 ? measured.result : times.chosen;
+  const double in_float = measured.in_float > 0 ? measured.in_float : times.in_float;
+  if (takes_dynamic_scales(run, seconds) || seconds <= kSameTime * in_float) return std::nullopt;
+  return fmt::format(
+      "all stays in float, since this machine takes {:.3g} ms for the model with what accuracy needs there, and {:.3g} "
+      "ms in float; --format int8 quantizes it all the same",
+      1e3 * seconds, 1e3 * in_float);
+}
+
 }  // namespace
 
 void try_other_forms(Run& run) {
   auto& work = *run.integers;
-  const auto& times = work.draft.prepared.times;
-  if (!work.measured || !work.evaluator || !work.source || !run.result.accuracy || times.in_float <= 0) return;
+  const bool timed = work.draft.prepared.times.in_float > 0;
+  if (!timed || !work.measured || !work.evaluator || !work.source || !run.result.accuracy) return;
   const auto scope = run.profiler.scope(run::kSensitivityStage);
-  const auto measured =
-      run::time_result_beside_float(work.draft.emitted->model, run.options, *run.runtime, *work.source);
-  const double seconds = measured.result > 0 ? measured.result : times.chosen;
-  const double in_float = measured.in_float > 0 ? measured.in_float : times.in_float;
-  if (takes_dynamic_scales(run, seconds) || seconds <= kSameTime * in_float) return;
+  std::optional<std::string> note;
+  try {
+    note = slower_than_float(run);
+  } catch (const Error& e) {
+    // The proof tells of what the runtime refuses or dies of.
+    if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::device) throw;
+  }
+  if (!note) return;
   leave_all_in_float(run);
-  run.result.notes.push_back(fmt::format(
-      "all stays in float, since this machine takes {:.3g} ms for the model with what accuracy needs there, and {:.3g} "
-      "ms in float; --format int8 quantizes it all the same",
-      1e3 * seconds, 1e3 * in_float));
+  run.result.notes.push_back(*note);
 }
 
 namespace {

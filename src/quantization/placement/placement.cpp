@@ -423,8 +423,8 @@ bool is_fused_branch(const onnx::Model& model, const graph::Index& index, const 
 
 }  // namespace
 
-void share_output_scales(const onnx::Model& model, const graph::Index& index,
-                         const std::vector<std::string>& op_types, Placement& placement) {
+void share_output_scales(const onnx::Model& model, const graph::Index& index, const std::vector<std::string>& op_types,
+                         Placement& placement) {
   if (op_types.empty()) return;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];

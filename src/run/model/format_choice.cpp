@@ -17,6 +17,7 @@
 #include "base/paths.h"
 #include "base/text.h"
 #include "config/presets.h"
+#include "exec/guarded_session.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "profile/meters.h"
@@ -26,6 +27,7 @@
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
 #include "run/comparison/latency.h"
+#include "run/comparison/proof.h"
 #include "run/files/outputs.h"
 #include "run/model/speed_trials.h"
 #include "run/sweep_setup.h"
@@ -432,7 +434,8 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
 }
 
 TimesOfResult time_result_beside_float(const onnx::Model& model, const QuantizeOptions& options,
-                                       const exec::Runtime& runtime, data::SampleSource& source) {
+                                       const exec::Runtime& runtime, data::SampleSource& source,
+                                       const fs::path& scratch) {
   constexpr int kTurns = 2;
   std::vector<std::string> ignored;  // told by choose_by_speed()
   auto table = open_kernel_table(options.kernel_table, runtime.version(), ignored);
@@ -440,6 +443,11 @@ TimesOfResult time_result_beside_float(const onnx::Model& model, const QuantizeO
   const auto key = key_of_model(model, samples.front());
   if (table.find_choice(key) == nullptr) {
     if (!options.bench || options.kernel_table) return {};
+    const auto survives = [&](const auto& file) {
+      exec::check_survives(runtime, file, guard_options(options));
+      return true;
+    };
+    measure_candidate(model, scratch / "result.onnx", options, survives);
     const auto float_model = onnx::read_model(options.model);
     auto seconds = std::numeric_limits<double>::infinity(), in_float = seconds;
     for (int turn = 0; turn < kTurns; ++turn) {

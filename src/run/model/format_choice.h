@@ -75,11 +75,12 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
 
 /// Processor seconds of one run on one thread and the first sample: of what is to be written, and of the float model,
 /// timed in turns; known from the kernel table if a run before measured the same operators. Zeros: whole models are not
-/// timed, see choose_by_speed().
+/// timed, see choose_by_speed(). Throws bad_input where the runtime dies of it.
 struct TimesOfResult {
   double result = 0, in_float = 0;
 };
 TimesOfResult time_result_beside_float(const onnx::Model& model, const QuantizeOptions& options,
-                                       const exec::Runtime& runtime, data::SampleSource& source);
+                                       const exec::Runtime& runtime, data::SampleSource& source,
+                                       const std::filesystem::path& scratch);
 
 }  // namespace detent::run

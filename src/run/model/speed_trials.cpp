@@ -4,13 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
+#include "base/error.h"
 #include "base/numbers.h"
 #include "base/process.h"
+#include "exec/guarded_session.h"
 #include "exec/timing.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
@@ -18,6 +21,7 @@
 #include "quantization/emit/qdq.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
+#include "run/comparison/proof.h"
 #include "run/model/finish.h"
 
 namespace detent::run {
@@ -30,8 +34,9 @@ constexpr double kSecondsEach = 0.25;  // of runs of one model, but three at the
 constexpr double kLeastGain = 0.03;
 // For accuracy, integers have to be so much faster.
 constexpr double kAccuracyMargin = 1.1;
-constexpr double kCall = 5e-7;   // that the runtime takes to call a kernel, about
-constexpr double kEvent = 2e-6;  // that the profile of a kernel takes, about
+constexpr double kCall = 5e-7;          // that the runtime takes to call a kernel, about
+constexpr double kSecondsOfNone = 1e5;  // of integers that the runtime does not run
+constexpr double kEvent = 2e-6;         // that the profile of a kernel takes, about
 constexpr double kLittle = 0.01;
 constexpr double kLeastFactor = 0.25, kMostFactor = 8;  // by which conversions may differ from those of one operator
 
@@ -121,13 +126,16 @@ class Trials {
     auto config = trials_.options.config;
     config.activations = Activations::dynamic;
     if (quantization::dynamic_nodes(trials_.subject.model, config).empty()) return;
-    dynamic_ = time(quantization::make_dynamic(trials_.subject.model, config, true).model).seconds;
+    const auto taken = time_if_it_runs(quantization::make_dynamic(trials_.subject.model, config, true).model);
+    if (taken) dynamic_ = taken->seconds;
   }
 
   void try_choice(const Nodes& in_float) {
     if (tried_.contains(in_float)) return;
-    const auto taken = time(with_integers(in_float));
-    tried_[in_float] = taken.seconds;
+    const auto timed = time_if_it_runs(with_integers(in_float));
+    tried_[in_float] = timed ? timed->seconds : std::numeric_limits<double>::infinity();
+    if (!timed) return;
+    const auto& taken = *timed;
     double kernels = 0;  // as they were expected
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (!times_[n]) continue;
@@ -156,7 +164,8 @@ class Trials {
       least = cost;
     }
     auto added = speed::added_in_float(trials_.subject, trials_.candidates, *best, known_times());
-    return {*best, tried_.at(*best), tried_.at({}), in_float_, dynamic_, std::move(added)};
+    const double on_integers = std::min(tried_.at({}), kSecondsOfNone);
+    return {*best, tried_.at(*best), on_integers, in_float_, dynamic_, std::move(added)};
   }
 
   // Integers have to be so much faster, less what their smaller size is worth.
@@ -205,6 +214,19 @@ class Trials {
     auto emitted = quantization::emit_qdq(model, assignment, config, trials_.prepared.types);
     finish_integers(trials_.prepared, trials_.options, emitted.model);
     return std::move(emitted.model);
+  }
+
+  // Nothing for a form that the runtime refuses, or dies of.
+  std::optional<Taken> time_if_it_runs(const onnx::Model& model) const {
+    try {
+      return measure_candidate(model, trials_.scratch / "form.onnx", trials_.options, [&](const auto& file) {
+        exec::check_survives(trials_.runtime, file, guard_options(trials_.options));
+        return time(model);
+      });
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::device) throw;
+      return std::nullopt;
+    }
   }
 
   Taken time(const onnx::Model& model) const {
