@@ -20,8 +20,6 @@ constexpr double kLeastGain = 0.07;
 // Times are told in whole microseconds, and calling the model takes more than these: what all its operators take in
 // float does not decide then, if there are weights that the scales and conversions around them do not outweigh.
 constexpr double kTooShort = 20e-6, kWorthBytes = 16 << 10;
-// For accuracy, integers have to be so much faster.
-constexpr double kAccuracyMargin = 1.1;
 
 std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
@@ -138,22 +136,12 @@ class Choice {
     return sum;
   }
 
-  double weight_bytes(std::size_t n) const {
-    double sum = 0;
-    for (const auto& value : nodes_[n].inputs()) {
-      const int constant = subject_.index.initializer(value);
-      if (constant != graph::kNone)
-        sum += static_cast<double>(subject_.model.graph.initializers[static_cast<std::size_t>(constant)].data.size());
-    }
-    return sum;
-  }
-
   // What conversions take by element, for values whose own conversion was not timed.
   void find_rates() {
     double quantize = 0, read = 0, dequantize = 0, made = 0;
     double timed = 0, others = 0;  // multiplications
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      if (candidates_[n]) all_weights_ += weight_bytes(n);
+      if (candidates_[n]) all_weights_ += weight_bytes(subject_, n);
       const auto* times = times_[n];
       const auto work = graph::work_of(subject_.model, subject_.index, subject_.types, nodes_[n]);
       (times != nullptr ? timed : others) += work ? static_cast<double>(work->macs) : 0;
@@ -192,7 +180,7 @@ class Choice {
   double worth_of_size(std::size_t n) const {
     const bool is_table = quantization::is_table(nodes_[n], subject_.index);
     const double worth = is_table ? std::max(kWorthOfTables, size_worth_) : size_worth_;
-    return size_counts_ && all_weights_ > 0 ? worth * in_float_ * weight_bytes(n) / all_weights_ : 0;
+    return size_counts_ && all_weights_ > 0 ? worth * in_float_ * weight_bytes(subject_, n) / all_weights_ : 0;
   }
 
   // A table computes nothing: whether its rows, made float for each reader, take less than its bytes are worth.
@@ -270,6 +258,16 @@ class Choice {
 };
 
 }  // namespace
+
+double weight_bytes(const TimedModel& subject, std::size_t node) {
+  double sum = 0;
+  for (const auto& value : subject.model.graph.nodes[node].inputs()) {
+    const int constant = subject.index.initializer(value);
+    if (constant != graph::kNone)
+      sum += static_cast<double>(subject.model.graph.initializers[static_cast<std::size_t>(constant)].data.size());
+  }
+  return sum;
+}
 
 FasterInFloat faster_in_float(const TimedModel& subject, const std::vector<bool>& candidates, const TimesOf& times,
                               const SpeedGoal& goal) {

@@ -15,6 +15,12 @@ namespace detent::speed {
 /// Times of a node; null: not known, and taken as none.
 using TimesOf = std::function<const KernelTimes*(std::size_t node)>;
 
+/// For OptimizeFor::accuracy, integers have to be so much faster.
+inline constexpr double kAccuracyMargin = 1.1;
+
+/// Of the constants that the node reads.
+double weight_bytes(const TimedModel& subject, std::size_t node);
+
 struct SpeedGoal {
   OptimizeFor optimize_for = OptimizeFor::latency;
   /// What all weights together are worth as integers, in percent of the model's time in float. Not for accuracy.

@@ -386,16 +386,6 @@ TEST_F(StridedPoints, LeaveOthersAlone) {
 
 // Arithmetic, traffic and memory of graphs, against counts made by hand.
 
-ValueTypes types_of(const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& shapes) {
-  ValueTypes types;
-  for (const auto& [name, dims] : shapes) {
-    std::vector<onnx::Dim> shape;
-    for (const auto d : dims) shape.push_back({d, ""});
-    types[name] = {DataType::float32, shape};
-  }
-  return types;
-}
-
 onnx::Tensor weight(const std::string& name, const std::vector<std::int64_t>& dims) {
   std::size_t count = 1;
   for (const auto d : dims) count *= static_cast<std::size_t>(d);

@@ -87,4 +87,17 @@ inline const onnx::Tensor& initializer(const Model& model, const std::string& na
 }
 inline std::vector<int> list(std::span<const int> values) { return {values.begin(), values.end()}; }
 
+using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+
+/// Of float32 values.
+inline ValueTypes types_of(const Shapes& shapes) {
+  ValueTypes types;
+  for (const auto& [name, dims] : shapes) {
+    std::vector<onnx::Dim> shape;
+    for (const auto d : dims) shape.push_back({d, ""});
+    types[name] = {DataType::float32, shape};
+  }
+  return types;
+}
+
 }  // namespace detent::graph::test

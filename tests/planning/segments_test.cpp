@@ -209,20 +209,9 @@ TEST(PlanSweep, AllInMemoryNeedsRoomForWhatWaits) {
 // The form that the runtime gives a model, and what of it is alive at a time, against what the runtime's allocator saw.
 
 using namespace exec::test;
-using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
 
 constexpr std::int64_t kBlock = 8;
 constexpr std::uint64_t kPlane = 4 * 64 * 64;  // bytes of a channel in these tests
-
-ValueTypes types_of(const Shapes& shapes) {
-  ValueTypes types;
-  for (const auto& [name, dims] : shapes) {
-    std::vector<onnx::Dim> shape;
-    for (const auto d : dims) shape.push_back({d, ""});
-    types[name] = {DataType::float32, shape};
-  }
-  return types;
-}
 
 std::vector<std::int64_t> image(std::int64_t channels) { return {1, channels, 64, 64}; }
 

@@ -192,15 +192,19 @@ DiskAccess access_of(const std::string& name) {
   return DiskAccess::automatic;
 }
 
-// Puts records and notes after each sync() how many are safe; releases some; puts some again.
-TEST(SpoolChild, DISABLED_Writes) {
-  const fs::path directory = setting("SPOOL_DIRECTORY");
+SpoolOptions options_of_child(const fs::path& directory) {
   SpoolOptions options;
   options.directory = directory / "spool";
   options.residency = Residency::disk;
   options.access = access_of(setting("SPOOL_ACCESS"));
   options.buffer_bytes = std::uint64_t{4} << 20;
-  Spool spool(options);
+  return options;
+}
+
+// Puts records and notes after each sync() how many are safe; releases some; puts some again.
+TEST(SpoolChild, DISABLED_Writes) {
+  const fs::path directory = setting("SPOOL_DIRECTORY");
+  Spool spool(options_of_child(directory));
   const auto lane = spool.open("lane");
   for (std::size_t i = 0; i < kRecords; ++i) {
     spool.put(lane, i, record_of(size_of(i), i));
@@ -293,12 +297,7 @@ constexpr std::size_t kFewRecords = 8;
 TEST(SpoolChild, DISABLED_Works) {
   const fs::path directory = setting("SPOOL_DIRECTORY");
   std::ofstream out(directory / "error");
-  SpoolOptions options;
-  options.directory = directory / "spool";
-  options.residency = Residency::disk;
-  options.access = access_of(setting("SPOOL_ACCESS"));
-  options.buffer_bytes = std::uint64_t{4} << 20;
-  Spool spool(options);
+  Spool spool(options_of_child(directory));
   std::optional<Spool::Lane> lane;
   const auto note = [&](const char* where, const Error& error) {
     out << static_cast<int>(error.kind()) << ' ' << where << ": " << error.what() << " | " << error.hint() << '\n';

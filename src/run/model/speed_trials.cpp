@@ -32,8 +32,6 @@ constexpr std::size_t kRuns = 20;
 constexpr double kSecondsEach = 0.25;  // of runs of one model, but three at the least
 // A gain smaller than this share of the time in float is not told from noise.
 constexpr double kLeastGain = 0.03;
-// For accuracy, integers have to be so much faster.
-constexpr double kAccuracyMargin = 1.1;
 constexpr double kCall = 5e-7;          // that the runtime takes to call a kernel, about
 constexpr double kSecondsOfNone = 1e5;  // of integers that the runtime does not run
 constexpr double kEvent = 2e-6;         // that the profile of a kernel takes, about
@@ -74,7 +72,9 @@ class Trials {
   Trials(const SpeedTrials& trials, const speed::TimesOf& times, const speed::SpeedGoal& goal)
       : trials_(trials), goal_(goal), nodes_(trials.subject.model.graph.nodes), times_(nodes_.size()) {
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      const auto* known = trials.candidates[n] ? times(n) : nullptr;
+      if (!trials.candidates[n]) continue;
+      all_.push_back(n);
+      const auto* known = times(n);
       if (known != nullptr) times_[n] = *known;
     }
   }
@@ -96,14 +96,6 @@ class Trials {
  private:
   using Nodes = std::vector<std::size_t>;  // in float, ascending
 
-  Nodes all_candidates() const {
-    Nodes all;
-    for (std::size_t n = 0; n < nodes_.size(); ++n) {
-      if (trials_.candidates[n]) all.push_back(n);
-    }
-    return all;
-  }
-
   speed::TimesOf known_times() const {
     return [this](std::size_t n) { return times_[n] ? &*times_[n] : nullptr; };
   }
@@ -114,12 +106,12 @@ class Trials {
   }
 
   void try_in_float() {
-    const auto taken = time(with_integers(all_candidates()));
+    const auto taken = time(with_integers(all_));
     in_float_ = taken.seconds;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       if (times_[n]) times_[n]->in_float = taken.of_nodes[n];
     }
-    tried_[all_candidates()] = taken.seconds;
+    tried_[all_] = taken.seconds;
   }
 
   void try_dynamic_scales() {
@@ -171,27 +163,16 @@ class Trials {
   // Integers have to be so much faster, less what their smaller size is worth.
   double cost_of(const Nodes& in_float, double seconds) const {
     const bool for_accuracy = goal_.optimize_for == OptimizeFor::accuracy;
-    const bool is_float = in_float.size() == all_candidates().size();
-    const double margin = is_float ? 1 - kLeastGain : for_accuracy ? kAccuracyMargin : 1;
+    const bool is_float = in_float.size() == all_.size();
+    const double margin = is_float ? 1 - kLeastGain : for_accuracy ? speed::kAccuracyMargin : 1;
     double worth = 0, all = 0;
-    for (const auto n : all_candidates()) {
-      const double bytes = weight_bytes(n);
+    for (const auto n : all_) {
+      const double bytes = speed::weight_bytes(trials_.subject, n);
       all += bytes;
       worth += std::binary_search(in_float.begin(), in_float.end(), n) ? bytes : 0;
     }
     if (for_accuracy || all <= 0) return margin * seconds;
     return margin * seconds + goal_.size_worth / 100 * in_float_ * worth / all;
-  }
-
-  double weight_bytes(std::size_t n) const {
-    double sum = 0;
-    for (const auto& value : nodes_[n].inputs()) {
-      const int constant = trials_.subject.index.initializer(value);
-      if (constant != graph::kNone)
-        sum += static_cast<double>(
-            trials_.subject.model.graph.initializers[static_cast<std::size_t>(constant)].data.size());
-    }
-    return sum;
   }
 
   // A Relu ends within the operator before it only where its range begins at 0.
@@ -283,6 +264,7 @@ class Trials {
   const SpeedTrials& trials_;
   const speed::SpeedGoal& goal_;
   const std::vector<onnx::Node>& nodes_;
+  Nodes all_;  // candidates
   std::vector<std::optional<speed::KernelTimes>> times_;
   speed::FasterInFloat found_;  // the last choice
   double in_float_ = 0, dynamic_ = 0;
