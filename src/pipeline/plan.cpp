@@ -345,7 +345,7 @@ std::size_t take_off_products(const Run& run, const run::Prepared& prepared, con
     const auto& id = prepared.model.graph.nodes[n].id();
     if (placement.selected[n] || prepared.keeps_in_float(id)) in_float.erase(id);
   }
-  in_float = quantization::products_in_float(prepared.model, in_float);
+  in_float = quantization::products_in_float(prepared.model, in_float, prepared.transposed);
   std::set<std::string> weights;
   for (const auto& node : prepared.model.graph.nodes) {
     if (in_float.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);

@@ -374,7 +374,7 @@ class StoredProducts : public Remedy {
     auto products = quantization::products_to_store(draft.prepared.model, config, draft.prepared.transposed);
     std::erase_if(products, [&](const auto& id) { return draft.prepared.keeps_in_float(id); });
     const auto& emitted = draft.emitted->model;
-    products_ = quantization::products_in_float(emitted, products);
+    products_ = quantization::products_in_float(emitted, products, draft.prepared.transposed);
     without_harm_ = products_;
     for (const auto n : draft.fallbacks) without_harm_.erase(draft.prepared.model.graph.nodes[n].id());
     const double worth = share_saved(emitted, without_harm_);

@@ -396,7 +396,33 @@ std::set<std::string> products_to_store(const onnx::Model& model, const QuantCon
   return products;
 }
 
-std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products) {
+namespace {
+
+// Products whose weight is the transpose of one that something reads in float: the file holds that one in any case.
+void leave_out_read_in_float(const onnx::Model& model, const graph::Index& index, const TransposedConstants& transposed,
+                             std::set<std::string>& products) {
+  const auto kept_as = [&](const std::string& name) {
+    const auto turned = transposed.find(name);
+    return turned == transposed.end() ? name : turned->second;
+  };
+  std::set<std::string> in_float;
+  for (const auto& tensor : model.graph.initializers) {
+    const auto readers = index.consumers(tensor.name);
+    const bool is_read = std::ranges::any_of(readers, [&](int reader) {
+      return !products.contains(model.graph.nodes[static_cast<std::size_t>(reader)].id());
+    });
+    if (is_read && tensor.type == DataType::float32) in_float.insert(kept_as(tensor.name));
+  }
+  for (const auto& node : model.graph.nodes) {
+    if (products.contains(node.id()) && in_float.contains(kept_as(node.inputs()[graph::kWeightInput])))
+      products.erase(node.id());
+  }
+}
+
+}  // namespace
+
+std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products,
+                                        const TransposedConstants& transposed) {
   const graph::Index index(model);
   std::set<std::string> found;
   for (const auto& node : model.graph.nodes) {
@@ -411,6 +437,7 @@ std::set<std::string> products_in_float(const onnx::Model& model, const std::set
     });
     if (is_shared_alike) found.insert(node.id());
   }
+  leave_out_read_in_float(model, index, transposed, found);
   return found;
 }
 

@@ -40,8 +40,9 @@ std::vector<std::size_t> layers_to_store(const onnx::Model& model, const QuantCo
 std::set<std::string> products_to_store(const onnx::Model& model, const QuantConfig& config,
                                         const TransposedConstants& transposed = {});
 
-/// Of these products those whose weight is still a float32 constant that no other node reads.
-std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products);
+/// Of these products those whose weight is still a float32 constant that no other node reads, as it is or transposed.
+std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products,
+                                        const TransposedConstants& transposed = {});
 
 /// The weights of these layers and products (by Node::id()) become symmetric integers of 8 bits, with a scale for each
 /// row of each gate or each channel of the output, behind a Cast and a Mul, which ONNX Runtime computes once. What else

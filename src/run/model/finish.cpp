@@ -302,7 +302,7 @@ std::vector<std::string> finish_integers(const Prepared& prepared, const Quantiz
                                          onnx::Model& quantized) {
   auto notes = quantize_recurrent(prepared, options, quantized);
   auto stored = stored_layers(prepared);
-  stored.insert(prepared.stored_products.begin(), prepared.stored_products.end());
+  stored.merge(quantization::products_in_float(quantized, prepared.stored_products, prepared.transposed));
   for (auto& note : store_weights(stored, quantized)) notes.push_back(std::move(note));
   if (options.config.quant_format == QuantFormat::qoperator) {
     const auto made = quantization::to_qoperators(quantized);
