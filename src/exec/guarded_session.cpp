@@ -44,7 +44,7 @@ namespace detent::exec {
 // Private to exec/: what a GuardedSession and its process say to each other, over a socket of two processes of one
 // version of detent.
 
-enum class GuardMessage : std::uint64_t { hello, open, opened, run, results, ports, failed };
+enum class GuardMessage : std::uint64_t { hello, open, opened, run, results, ports, failed, close };
 
 /// The other side is gone.
 struct GuardClosed {};
@@ -85,6 +85,7 @@ namespace {
 constexpr const char* kVariable = "DETENT_GUARDED";  // the parent's process id
 constexpr int kSocket = 3;                           // in the process that serves
 constexpr int kNoMemory = 4;                         // its status where it found none
+constexpr double kIdleSeconds = 0.1;                 // that it waits for another model, holding the runtime's memory
 
 // What the runtime prints when it dies is not for the user: the error says what happened. The process ends when this
 // side does.
@@ -117,6 +118,15 @@ class Server {
   ~Server() { end(); }
 
   GuardChannel& channel() { return channel_; }
+
+  // Forgets its model, and ends unless it is asked again at once.
+  void close_session() {
+    try {
+      channel_.send(GuardMessage::close);
+    } catch (const GuardClosed&) {
+    }
+  }
+  void serve_next(std::stop_token stop) { channel_ = GuardChannel(socket_.get(), std::move(stop)); }
 
   // Whether it serves, and is of this version.
   bool greets() {
@@ -171,12 +181,16 @@ void answer(GuardChannel& channel, const Error& e) {
   channel.send(e.hint());
 }
 
+void load(std::optional<Runtime>& runtime, const std::string& library) {
+  if (!runtime) runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
+}
+
 Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   const auto library = channel.text();
   const std::filesystem::path model = channel.text();
   const auto threads = static_cast<int>(channel.number());
   const auto mode = static_cast<SessionMode>(channel.number());
-  runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
+  load(runtime, library);
   failpoint("guarded.open");
   const LargeBlocksApart apart;
   return Session::of_file(*runtime, model, {mode, threads, {}});
@@ -192,7 +206,7 @@ void tell_ports(GuardChannel& channel, std::optional<Runtime>& runtime) {
   const auto model = channel.text();
   const auto where = channel.text();
   const auto mode = static_cast<SessionMode>(channel.number());
-  if (!runtime) runtime.emplace(library.empty() ? std::nullopt : std::optional<std::filesystem::path>(library));
+  load(runtime, library);
   failpoint("guarded.ports");
   const auto found = ports_of(*runtime, model, where, mode);
   channel.send(GuardMessage::ports);
@@ -206,8 +220,13 @@ void serve(GuardChannel& channel) {
   std::optional<Session> session;
   while (true) {
     const auto asked = channel.message();
+    channel.set_time(0);
     try {
-      if (asked == GuardMessage::open) {
+      if (asked == GuardMessage::close) {
+        session.reset();
+        if (runtime) give_back_unused(*runtime);
+        channel.set_time(kIdleSeconds);
+      } else if (asked == GuardMessage::open) {
         session.emplace(open(channel, runtime));
         channel.send(GuardMessage::opened);
         channel.send(std::span<const Port>(session->inputs()));
@@ -259,35 +278,64 @@ double load_limit(const GuardOptions& options, const std::filesystem::path& file
 
 }  // namespace
 
-// A process that serves; none where there is no program to start.
+// A process that serves; none where there is no program to start. One that has served well is handed on to the next
+// Guard, since most of what a process takes is to load the runtime.
 class Guard {
  public:
-  Guard(const Runtime& runtime, std::stop_token stop) : version_(runtime.version()) {
-    const auto program = shim::find_program();
-    if (!program) return;
-    server_.emplace(*program, std::move(stop));
-    if (!server_->greets()) server_.reset();
+  Guard(const Runtime& runtime, const GuardOptions& options)
+      : runtime_(runtime), stop_(options.stop), hands_on_(!options.saves_memory) {
+    auto& impl = *runtime_.impl();
+    {
+      const std::lock_guard lock(impl.idle_guard_lock);
+      server_ = std::static_pointer_cast<Server>(std::exchange(impl.idle_guard, nullptr));
+    }
+    has_served_ = server_ != nullptr;
+    if (has_served_)
+      server_->serve_next(stop_);
+    else
+      start();
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard() {
+    if (!server_ || !is_well_ || !hands_on_) return;
+    server_->close_session();
+    auto& impl = *runtime_.impl();
+    const std::lock_guard lock(impl.idle_guard_lock);
+    impl.idle_guard = std::move(server_);
   }
 
-  bool serves() const { return server_.has_value(); }
+  bool serves() const { return server_ != nullptr; }
 
   // What is said to the process and what it answers, in so many seconds. `doing` begins as in "it was loaded".
   template <class Talk>
   void talk(const std::string& where, double seconds, const char* doing, const Talk& what) {
-    auto& channel = server_->channel();
+    is_well_ = false;
     try {
-      channel.set_time(seconds);
-      what(channel);
+      server_->channel().set_time(seconds);
+      what(server_->channel());
     } catch (const GuardClosed&) {
-      server_->throw_death(fmt::format("{}: ONNX Runtime {}", where, version_), doing);
+      // It ends when it has nothing to do, and what it ran before may have harmed it: that says nothing of this model.
+      if (std::exchange(has_served_, false)) {
+        start();
+        if (serves()) return talk(where, seconds, doing, what);
+        throw resource_error("cannot start a process to run the model in");
+      }
+      server_->throw_death(fmt::format("{}: ONNX Runtime {}", where, runtime_.version()), doing);
     } catch (const GuardTimeout&) {
       server_->end();
       throw SessionDied(
-          fmt::format("{}: ONNX Runtime {} took longer than {:.0f} s while it was {}", where, version_, seconds, doing),
+          fmt::format("{}: ONNX Runtime {} took longer than {:.0f} s while it was {}", where, runtime_.version(), seconds,
+                      doing),
           doing == kRun    ? "raise --set sample-time-limit"
           : doing == kLoad ? "give more time with --time-limit"
                            : "this is a fault of that ONNX Runtime, or of the model: try another version of it");
+    } catch (const Refused& refused) {
+      is_well_ = true;
+      throw Error(refused);
     }
+    has_served_ = false;
+    is_well_ = true;
   }
 
   static void expect(GuardChannel& channel, GuardMessage wanted) {
@@ -296,17 +344,34 @@ class Guard {
     if (message != GuardMessage::failed) throw GuardClosed{};
     const auto kind = static_cast<ErrorKind>(channel.number());
     const auto what = channel.text();
-    throw Error(kind, what, channel.text());
+    throw Refused(kind, what, channel.text());
   }
 
  private:
-  std::string version_;
-  std::optional<Server> server_;
+  // What the process answered.
+  struct Refused : Error {
+    using Error::Error;
+  };
+
+  void start() {
+    server_.reset();
+    const auto program = shim::find_program();
+    if (!program) return;
+    server_ = std::make_shared<Server>(*program, stop_);
+    if (!server_->greets()) server_.reset();
+  }
+
+  Runtime runtime_;
+  std::stop_token stop_;
+  bool hands_on_;
+  std::shared_ptr<Server> server_;
+  bool has_served_ = false;  // another Guard
+  bool is_well_ = false;     // it has answered all that it was asked
 };
 
 struct GuardedSession::Impl {
   Impl(const Runtime& runtime, std::string name, const GuardOptions& given)
-      : guard(runtime, given.stop), where(std::move(name)), options(given) {}
+      : guard(runtime, given), where(std::move(name)), options(given) {}
 
   Guard guard;
   const std::string where;
@@ -354,7 +419,7 @@ std::vector<data::Array> GuardedSession::run(std::span<const data::Array> inputs
 }
 
 PortsOf guarded_ports(const Runtime& runtime, const GuardOptions& options) {
-  const auto guard = std::make_shared<Guard>(runtime, options.stop);
+  const auto guard = std::make_shared<Guard>(runtime, options);
   return [=](const onnx::Model& model, EmitOptions emitted, SessionMode mode) {
     const auto where = fmt::format("model '{}'", model.path.string());
     if (!guard->serves()) return ports_of(runtime, emit(model, emitted), where, mode);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -77,6 +78,10 @@ struct Runtime::Impl {
     Ort::MemoryInfo info{nullptr};
   } allocator{};
   Ort::Env env{nullptr};
+
+  // A process that has served a GuardedSession and may serve the next; null: none.
+  std::mutex idle_guard_lock;
+  std::shared_ptr<void> idle_guard;
 };
 
 // Private to exec/: which execution provider of ONNX Runtime a session runs on.
