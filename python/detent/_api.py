@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from . import _core, _hub, _models, _own, _progress, _runtime
+from . import _core, _hub, _models, _own, _progress, _runtime, _torch
 from ._config import Config, Path, Resources, Size, make
 from ._models import Model, ModelBytes
 from ._profiler import Profiler
@@ -78,7 +78,7 @@ def _run(kind: str, config: Config | Mapping[str, Any] | None, runtime: Path | N
     if library is not None:
         options["runtime"] = library
     resources = chosen.resources
-    if isinstance(resources, Mapping):
+    if resources is not None and not isinstance(resources, Resources):
         resources = make(Resources, resources, "resources")
     work_dir = resources.work_dir if resources is not None else None
     with _models.folder(work_dir) as folder:
@@ -99,7 +99,7 @@ def _with(config: Config | Mapping[str, Any] | None, **given: str | None) -> Con
 
 @overload
 def quantize(
-    model: Model,
+    model: Model | _torch.Module,
     output: None = None,
     data: Data | None = None,
     config: Config | Mapping[str, Any] | None = None,
@@ -108,6 +108,7 @@ def quantize(
     target: str | None = None,
     optimize_for: str | None = None,
     score: Callable[[str], float] | None = None,
+    example_inputs: Any = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -119,7 +120,7 @@ def quantize(
 ) -> ModelBytes: ...
 @overload
 def quantize(
-    model: Model,
+    model: Model | _torch.Module,
     output: Path,
     data: Data | None = None,
     config: Config | Mapping[str, Any] | None = None,
@@ -128,6 +129,7 @@ def quantize(
     target: str | None = None,
     optimize_for: str | None = None,
     score: Callable[[str], float] | None = None,
+    example_inputs: Any = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -138,7 +140,7 @@ def quantize(
     progress: Progress = None,
 ) -> QuantizeResult: ...
 def quantize(
-    model: Model,
+    model: Model | _torch.Module,
     output: Path | None = None,
     data: Data | None = None,
     config: Config | Mapping[str, Any] | None = None,
@@ -147,6 +149,7 @@ def quantize(
     target: str | None = None,
     optimize_for: str | None = None,
     score: Callable[[str], float] | None = None,
+    example_inputs: Any = None,
     statistics: Path | None = None,
     external_data_threshold: Size | None = None,
     prepared_output: Path | None = None,
@@ -158,13 +161,15 @@ def quantize(
 ) -> ModelBytes | QuantizeResult:
     """Quantize a float model with calibration samples, or with statistics made earlier.
 
-    model: a path, the bytes of a model or an onnx.ModelProto; it is not changed.
+    model: a path, the bytes of a model, an onnx.ModelProto or a torch.nn.Module; it is not changed.
     output: the file, written completely or not at all; None: the model is returned as bytes, with a `result`.
     data: a folder or file of samples, an iterable of dicts of arrays, or a reader with get_next().
     config: a Config, or a mapping of its fields.
     format, target, optimize_for: what is asked for most, as fields of the config: what comes out ("int8", "q4", "fp16"), where
         it will run ("ort-cpu", "qnn"), and what counts ("latency", "size", "accuracy").
     score: a function that takes the path of a model and returns how good it is, as the metric of config's accuracy.
+    example_inputs: of a torch.nn.Module: a tensor, a tuple of its forward()'s arguments, or a dict by their names. The shapes
+        of the ONNX model are theirs.
     statistics: a file from calibrate(), instead of data or in addition.
     external_data_threshold: tensors of this size and more go to a file beside the output.
     prepared_output: also write the float model as it was calibrated.
@@ -176,10 +181,14 @@ def quantize(
     config = _own.with_score(_with(config, format=format, target=target, optimize_for=optimize_for), score)
 
     def calibrated(samples: Data, file: str) -> None:
-        calibrate(model, file, samples, config, runtime=runtime, progress=progress)
+        calibrate(onnx_model, file, samples, config, runtime=runtime, progress=progress)
 
-    with _own.ranges(config, statistics, data, calibrated) as (chosen, statistics, data), _run("quantize", chosen, runtime) as run:
-        run.give_model("model", model)
+    with (
+        _torch.exported(model, example_inputs) as onnx_model,
+        _own.ranges(config, statistics, data, calibrated) as (chosen, statistics, data),
+        _run("quantize", chosen, runtime) as run,
+    ):
+        run.give_model("model", onnx_model)
         run.give(
             output=os.path.join(run.folder, "output.onnx") if output is None else output,
             statistics=statistics,
@@ -375,7 +384,8 @@ def report(*results: Path, output: Path | None = None) -> str:
     words = [os.fsdecode(path) for path in results] + ([] if output is None else ["-o", os.fsdecode(output)])
     done = subprocess.run([binary, "report", *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BadInput(done.stderr.strip().removeprefix("detent: error: "))
+        kind = UsageError if done.returncode == 2 else BadInput
+        raise kind(done.stderr.strip().removeprefix("detent: error: "))
     return done.stdout
 
 
@@ -439,5 +449,5 @@ def search(
     with _run("search", config, runtime) as run:
         run.give_model("model", model)
         run.give(output=output, max_latency=max_latency, max_size=max_size, points=points, machines=machines, requests=requests)
-        run.give(formats=None if formats is None else list(formats))
+        run.give(formats=formats)
         return SearchResult.of(run.call(_core.search, data, progress), folder=str(output))

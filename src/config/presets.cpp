@@ -281,12 +281,24 @@ Result result_of(const QuantizeOptions& options) {
   return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
 }
 
-bool chooses_by_speed(const QuantizeOptions& options) {
+namespace {
+
+bool chooses_forms(const QuantizeOptions& options) {
   const auto& config = options.config;
   return preset(config).chooses_by_speed && target(config).is_this_machine && !writes_16_bits(config) &&
-         options.optimize_for != OptimizeFor::size && config.op_types.empty() && config.nodes.empty() &&
-         has_8_bits(config.activation_type) && has_8_bits(config.weight_type) && !config.power_of_two_scale &&
+         config.op_types.empty() && config.nodes.empty() && has_8_bits(config.activation_type) &&
+         has_8_bits(config.weight_type) && !config.power_of_two_scale &&
          options.accuracy.fallback == AccuracyFallback::float32;
+}
+
+}  // namespace
+
+bool chooses_by_speed(const QuantizeOptions& options) {
+  return chooses_forms(options) && options.optimize_for != OptimizeFor::size;
+}
+
+bool chooses_by_size(const QuantizeOptions& options) {
+  return chooses_forms(options) && options.optimize_for == OptimizeFor::size;
 }
 
 bool writes_16_bits(const QuantConfig& config) {

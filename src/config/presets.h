@@ -79,6 +79,9 @@ Result result_of(const QuantizeOptions& options);
 /// bits and power-of-two scales are for others, and what the user names is quantized as named.
 bool chooses_by_speed(const QuantizeOptions& options);
 
+/// Whether weights of 8 bits alone may be written where all integers would make the file larger.
+bool chooses_by_size(const QuantizeOptions& options);
+
 /// Whether what is not quantized, and the scales of what is, become floats of 16 bits.
 bool writes_16_bits(const QuantConfig& config);
 

@@ -324,12 +324,12 @@ class Guard {
       server_->throw_death(fmt::format("{}: ONNX Runtime {}", where, runtime_.version()), doing);
     } catch (const GuardTimeout&) {
       server_->end();
-      throw SessionDied(
-          fmt::format("{}: ONNX Runtime {} took longer than {:.0f} s while it was {}", where, runtime_.version(), seconds,
-                      doing),
-          doing == kRun    ? "raise --set sample-time-limit"
-          : doing == kLoad ? "give more time with --time-limit"
-                           : "this is a fault of that ONNX Runtime, or of the model: try another version of it");
+      throw SessionDied(fmt::format("{}: ONNX Runtime {} took longer than {:.0f} s while it was {}", where,
+                                    runtime_.version(), seconds, doing),
+                        doing == kRun ? "raise --set sample-time-limit"
+                        : doing == kLoad
+                            ? "give more time with --time-limit"
+                            : "this is a fault of that ONNX Runtime, or of the model: try another version of it");
     } catch (const Refused& refused) {
       is_well_ = true;
       throw Error(refused);

@@ -504,8 +504,6 @@ std::uint64_t constant_bytes(const onnx::Model& model) {
   return bytes;
 }
 
-std::uint64_t bytes_as_it_is(const onnx::Model& model) { return graph_bytes(model) + constant_bytes(model); }
-
 // Integers, scales, and zero points where they are stored.
 std::uint64_t stored_bytes(const quantization::BlockTensor& tensor) {
   const auto values = static_cast<std::uint64_t>(tensor.rows * tensor.columns);
@@ -542,6 +540,10 @@ std::uint64_t graph_bytes(const onnx::Model& model) {
     for (const auto& value : node.outputs()) bytes += kFields + value.size();
   }
   return bytes;
+}
+
+std::uint64_t bytes_as_it_is(const onnx::Model& model) {
+  return graph_bytes(model) + constant_bytes(model);
 }
 
 std::uint64_t saved_by_8_bits(const onnx::Model& model, const std::set<std::string>& constants) {

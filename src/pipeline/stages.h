@@ -30,6 +30,9 @@ inline constexpr std::uint64_t kPairBytes = 400;
 /// About: of all but the constants of a model, which are names, attributes and types.
 std::uint64_t graph_bytes(const onnx::Model& model);
 
+/// The same with its constants.
+std::uint64_t bytes_as_it_is(const onnx::Model& model);
+
 /// Bytes that these float32 constants take less as integers of 8 bits.
 std::uint64_t saved_by_8_bits(const onnx::Model& model, const std::set<std::string>& constants);
 

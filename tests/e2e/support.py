@@ -92,6 +92,9 @@ def notes_apart(ran: subprocess.CompletedProcess[str]) -> Ran:
     return result
 
 
+FORMATS = {"--format", "--target", "--float", "--dynamic", "--config", "--activation-type", "--weight-type", "--set"}
+
+
 def detent(*arguments: object, **options: object) -> Ran:
     """Runs the binary; options go to subprocess.run. What quantizes does so as quantize_static, if no preset is
     named, and times nothing, if not asked to."""
@@ -101,6 +104,8 @@ def detent(*arguments: object, **options: object) -> Ran:
         command += PLAIN
     if quantizes and "calibrate" not in command and "balanced" in command and "--optimize-for" not in command:
         command += ["--optimize-for", "size"]  # what the machine is fast at is of no concern, but in test_speed.py
+        if not FORMATS & set(command):
+            command += ["--format", "int8"]  # not weights alone
     if command[1:2] == ["quantize"] and "--bench" not in command:
         command.append("--no-bench")
     return notes_apart(subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options))

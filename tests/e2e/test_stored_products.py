@@ -184,3 +184,26 @@ def test_convolutions_beside_dynamic_activations(case: tuple[Path, Path, Path], 
     assert {n: constants(tmp_path / "named.onnx")[n].dtype.name for n in ("w1", "w2", "w4")} == dict.fromkeys(
         ("w1", "w2", "w4"), "float32"
     )
+
+
+def test_the_smallest_file_is_the_one_without_many_pairs(tmp_path: Path) -> None:
+    """Pairs around small operators take more of the file than integers save; a named format is taken at its word."""
+    b = graphs.Builder(2)
+    x = "x"
+    for i in range(6):
+        y = b.add("Conv", x, b.weight(f"w{i}", 12, 12, 3, 3), pads=[1, 1, 1, 1])
+        pooled = b.add("MaxPool", y, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        x = b.add("Add", b.add("Mul", b.add("Sigmoid", y), y), pooled)
+    onnx.save(b.model({"x": (graphs.FLOAT, [1, 12, 8, 8])}, [x]), tmp_path / "model.onnx")
+    rng = np.random.default_rng(1)
+    data = support.save_samples(tmp_path / "data", [{"x": rng.normal(size=(1, 12, 8, 8)).astype(np.float32)} for _ in range(8)])
+
+    def made(*options: object) -> dict:
+        given = ["--preset", "balanced", "--optimize-for", "size", *options]
+        return support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *given)
+
+    integers, alone = made("--format", "int8"), made()
+    assert alone["model_bytes_after"] < 0.6 * integers["model_bytes_after"]
+    assert not {"QuantizeLinear", "DequantizeLinear"} & {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+    assert any("weights of 8 bits alone" in note for note in alone["notes"])
+    assert not any("computed in integers" in note for note in alone["notes"])

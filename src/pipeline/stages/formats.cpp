@@ -14,6 +14,7 @@
 #include "config/presets.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
+#include "graph/traits.h"
 #include "onnx/write.h"
 #include "pipeline/stages.h"
 #include "pipeline/stages/integers.h"
@@ -103,11 +104,12 @@ void emit_dynamic(Run& run) {
 
 namespace {
 
-// Scales that are found while the model runs count where fixed ones leave the results farther away than run::kCloseDb
-// and they are no slower than float, or where they are faster and as close.
+// Scales that are found while the model runs count where fixed ones leave the results farther away than run::kCloseDb,
+// they do not, by far, and are no slower than float; or where they are faster and as close.
 constexpr double kSameTime = 1.03, kFaster = 0.97;
 constexpr double kCloseEnoughDb = 30;  // for a faster form
 constexpr double kAsCloseDb = 1;       // that a faster form may lose
+constexpr double kMuchCloserDb = 6;    // half the error, which the speed of fixed scales is worth
 
 bool takes_dynamic_scales(Run& run, double seconds) {
   auto& work = *run.integers;
@@ -123,7 +125,7 @@ bool takes_dynamic_scales(Run& run, double seconds) {
   auto model = dynamic_form(config, run.options.allow_nonfinite, prepared, told);
   const double dynamic_db = work.evaluator->deployed(model).sqnr_db;
   if (!(is_faster && dynamic_db >= std::min(fixed_db - kAsCloseDb, kCloseEnoughDb)) &&
-      !(is_instead && dynamic_db >= run::kCloseDb))
+      !(is_instead && dynamic_db >= std::max(run::kCloseDb, fixed_db + kMuchCloserDb)))
     return false;
   run.result.notes.push_back(
       fmt::format("scales of activations are found while the model runs: {:.1f} dB and {:.3g} ms, with fixed scales "
@@ -157,10 +159,50 @@ std::optional<std::string> slower_than_float(Run& run) {
       1e3 * seconds, 1e3 * in_float);
 }
 
+// Less is not worth losing the speed of integers.
+constexpr std::uint64_t kSmallerPercent = 95;
+
+// About: of the file whose products compute in float on weights of 8 bits.
+std::uint64_t bytes_with_stored_weights(const run::Prepared& prepared, const QuantConfig& config) {
+  const auto products = quantization::products_to_store(prepared.model, config, prepared.transposed);
+  std::set<std::string> weights;
+  for (const auto& node : prepared.model.graph.nodes) {
+    if (products.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
+  }
+  return bytes_as_it_is(prepared.model) - saved_by_8_bits(prepared.model, weights);
+}
+
+void take_smaller_form(Run& run) {
+  auto& work = *run.integers;
+  const auto bytes = [&] {
+    const auto sizes = onnx::written_sizes(work.draft.emitted->model, run.options.output);
+    return sizes.model_bytes + sizes.data_bytes;
+  };
+  const auto before = bytes(), allowed = before * kSmallerPercent / 100;
+  if (!work.stores_if_harmless ||
+      bytes_with_stored_weights(work.improved->draft.prepared, run.options.config) > allowed)
+    return;
+  auto result = run.result;
+  auto draft = work.draft;
+  leave_all_in_float(run);
+  if (const auto stored = bytes(); stored <= allowed) {
+    run.result.notes.push_back(fmt::format(
+        "weights of 8 bits alone: {} so, and {} with all in integers; --format int8 quantizes it all the same",
+        format_size(stored), format_size(before)));
+    return;
+  }
+  run.result = std::move(result);
+  work.draft = std::move(draft);
+}
+
 }  // namespace
 
 void try_other_forms(Run& run) {
   auto& work = *run.integers;
+  if (config::chooses_by_size(run.options)) {
+    if (work.improved && work.evaluator) take_smaller_form(run);
+    return;
+  }
   const bool timed = work.draft.prepared.times.in_float > 0;
   if (!timed || !work.measured || !work.evaluator || !work.source || !run.result.accuracy) return;
   const auto scope = run.profiler.scope(run::kSensitivityStage);

@@ -20,7 +20,8 @@ void emit_dynamic(Run& run);
 
 /// Puts another form in the place of integers with fixed scales where that serves better: scales that are found while
 /// the model runs, where the results of fixed ones are far from the float model's, or where this machine runs it faster
-/// and it is as close; float, where what was chosen runs slower than that.
+/// and it is as close; float, where what was chosen runs slower than that; weights of 8 bits alone, where size counts
+/// and the file is smaller so.
 void try_other_forms(Run& run);
 
 // Several formats in one model.

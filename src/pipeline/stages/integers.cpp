@@ -302,11 +302,12 @@ void improve(Run& run) {
     const auto scope = run.profiler.scope(run::kSensitivityStage);
     if (auto note = run::inference_device_note(run.options.device, *run.runtime, "trials"); !note.empty())
       run.note({std::move(note)});
+    const auto notes_before = run.result.notes.size();
     remedies::improve(work.draft, *work.evaluator);
     run.note(work.draft.notes);
     work.draft.notes.clear();
     work.measured = true;
-    work.improved.emplace(IntegerWork::Improved{work.draft, run.result});
+    work.improved.emplace(IntegerWork::Improved{work.draft, run.result, notes_before});
   }
 }
 
@@ -429,6 +430,7 @@ void leave_inexact_in_float(Run& run) {
 void leave_all_in_float(Run& run) {
   auto& work = *run.integers;
   run.result = work.improved->result;
+  run.result.notes.resize(work.improved->notes_before);
   work.draft = work.improved->draft;
   for (const auto& node : work.draft.prepared.model.graph.nodes) work.draft.prepared.in_float.insert(node.id());
   remedies::leave_in_float(work.draft, *work.evaluator, {});

@@ -23,6 +23,7 @@ struct IntegerWork {
   struct Improved {
     remedies::Draft draft;
     QuantizeResult result;
+    std::size_t notes_before;  // of QuantizeResult::notes, those from before the remedies
   };
   std::optional<Improved> improved;
   bool measures_if_needed = true;  // false: the memory budget leaves no room for it
