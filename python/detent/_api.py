@@ -168,8 +168,7 @@ def quantize(
     format, target, optimize_for: what is asked for most, as fields of the config: what comes out ("int8", "q4", "fp16"), where
         it will run ("ort-cpu", "qnn"), and what counts ("latency", "size", "accuracy").
     score: a function that takes the path of a model and returns how good it is, as the metric of config's accuracy.
-    example_inputs: of a torch.nn.Module: a tensor, a tuple of its forward()'s arguments, or a dict by their names. The shapes
-        of the ONNX model are theirs.
+    example_inputs: of a torch.nn.Module: a tensor, a tuple or a dict, with which forward() is called; their shapes are kept.
     statistics: a file from calibrate(), instead of data or in addition.
     external_data_threshold: tensors of this size and more go to a file beside the output.
     prepared_output: also write the float model as it was calibrated.
@@ -179,15 +178,12 @@ def quantize(
     progress: None shows it in terminals and notebooks; True, False, or a function of (stage, done, total).
     """
     config = _own.with_score(_with(config, format=format, target=target, optimize_for=optimize_for), score)
-
-    def calibrated(samples: Data, file: str) -> None:
-        calibrate(onnx_model, file, samples, config, runtime=runtime, progress=progress)
-
     with (
         _torch.exported(model, example_inputs) as onnx_model,
-        _own.ranges(config, statistics, data, calibrated) as (chosen, statistics, data),
-        _run("quantize", chosen, runtime) as run,
+        _own.ranges(config, statistics, data, lambda d, file: calibrate(onnx_model, file, d, config, runtime=runtime)) as ranged,
+        _run("quantize", ranged[0], runtime) as run,
     ):
+        _, statistics, data = ranged
         run.give_model("model", onnx_model)
         run.give(
             output=os.path.join(run.folder, "output.onnx") if output is None else output,

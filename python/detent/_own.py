@@ -43,7 +43,7 @@ def register_method(name: str, function: OwnMethod) -> None:
 
 @contextlib.contextmanager
 def ranges(
-    config: Settings, statistics: Path | None, data: Data | None, calibrate: Callable[[Data, str], None]
+    config: Settings, statistics: Path | None, data: Data | None, calibrate: Callable[[Data, str], object]
 ) -> Iterator[tuple[Settings, Path | None, Data | None]]:
     """Configuration, statistics and samples; with a registered method, the ranges that it finds."""
     own = Config.of(config).method
