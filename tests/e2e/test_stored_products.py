@@ -207,3 +207,23 @@ def test_the_smallest_file_is_the_one_without_many_pairs(tmp_path: Path) -> None
     assert not {"QuantizeLinear", "DequantizeLinear"} & {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
     assert any("weights of 8 bits alone" in note for note in alone["notes"])
     assert not any("computed in integers" in note for note in alone["notes"])
+
+
+def test_a_product_in_float_shares_integers_without_making_floats_on_every_run(tmp_path: Path) -> None:
+    b = graphs.Builder(2)
+    shared = b.weight("shared", 64, 64)
+    first = b.add("Relu", b.add("MatMul", "x", shared, name="first"))
+    alone = b.add("Relu", b.add("MatMul", first, shared, name="in_float"))
+    model = b.model({"x": (graphs.FLOAT, [1, 8, 64])}, [b.add("MatMul", alone, shared, name="last")])
+    onnx.save(model, tmp_path / "model.onnx")
+    rng = np.random.default_rng(1)
+    data = support.save_samples(tmp_path / "data", [{"x": rng.normal(size=(1, 8, 64)).astype(np.float32)} for _ in range(8)])
+    given = ["--preset", "balanced", "--exclude-nodes", "in_float"]
+    result = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, *given)
+    nodes = onnx.load(tmp_path / "q.onnx").graph.node
+    makers = {value: node for node in nodes for value in node.output}
+    read = {node.name: makers[node.input[1]] for node in nodes if node.op_type == "MatMul"}
+    assert [read[name].op_type for name in ("first", "in_float", "last")] == ["DequantizeLinear", "Mul", "DequantizeLinear"]
+    integers = makers[read["in_float"].input[0]].input[0]
+    assert integers == read["first"].input[0], "one copy in the file"
+    assert result["accuracy"]["sqnr_db"] > 30

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
@@ -457,5 +458,86 @@ std::size_t store_weights(onnx::Model& model, const std::set<std::string>& nodes
   storing.finish();
   return count;
 }
+
+namespace {
+
+// Weights that products compute with in float, from the DequantizeLinear that makes floats of integers on every run.
+class Loading {
+ public:
+  explicit Loading(onnx::Model& model) : model_(model), index_(model) {}
+
+  void run() {
+    auto& nodes = model_.graph.nodes;
+    for (auto& node : nodes) {
+      if (!graph::is_product(node) || node.body() != 0 || node.inputs().size() <= graph::kWeightInput) continue;
+      const auto* input = maker(node.inputs()[0]);
+      const auto* pair = maker(node.inputs()[graph::kWeightInput]);
+      if (pair == nullptr || (input != nullptr && input->is("DequantizeLinear"))) continue;
+      if (const auto& floats = loaded(*pair); !floats.empty()) node.set_input(graph::kWeightInput, floats);
+    }
+    if (made_.empty()) return;
+    std::move(nodes.begin(), nodes.end(), std::back_inserter(nodes_));
+    nodes = std::move(nodes_);
+    std::move(scales_.begin(), scales_.end(), std::back_inserter(model_.graph.initializers));
+    const graph::Index now(model_);
+    std::erase_if(nodes, [&](const onnx::Node& node) {
+      if (node.outputs().empty() || !made_.contains(node.outputs().front())) return false;
+      const auto& value = node.outputs().front();
+      return now.consumers(value).empty() && !now.is_captured(value) && !now.is_output(value);
+    });
+    graph::drop_unused_initializers(model_);
+  }
+
+ private:
+  const onnx::Node* maker(const std::string& value) const {
+    const int n = index_.producer(value);
+    return n == graph::kNone ? nullptr : &model_.graph.nodes[static_cast<std::size_t>(n)];
+  }
+
+  const onnx::Tensor* input(const onnx::Node& node, std::size_t i) const {
+    return i < node.inputs().size() ? weight(model_, index_, node.inputs()[i]) : nullptr;
+  }
+
+  // The same floats, computed once; empty where the integers have zero points, blocks or no such form.
+  const std::string& loaded(const onnx::Node& pair) {
+    static const std::string kNot;
+    const auto *integers = input(pair, 0), *scale = input(pair, 1), *zeros = input(pair, 2);
+    if (!pair.is("DequantizeLinear") || integers == nullptr || scale == nullptr || pair.int_or("block_size", 0) != 0)
+      return kNot;
+    if (integers->type != DataType::int8 || scale->type != DataType::float32) return kNot;
+    if (pair.inputs().size() > 2 && !pair.inputs()[2].empty()) {
+      if (zeros == nullptr || std::ranges::any_of(zeros->data.bytes(), [](auto b) { return b != std::byte{0}; }))
+        return kNot;
+    }
+    auto& floats = made_[pair.outputs().front()];
+    if (!floats.empty()) return floats;
+    const auto& name = integers->name;
+    auto factor = scale->name;
+    if (!scale->dims.empty()) {
+      const auto rank = static_cast<std::int64_t>(integers->dims.size());
+      const auto axis = pair.int_or("axis", 1);
+      std::vector<std::int64_t> dims(integers->dims.size(), 1);
+      dims[static_cast<std::size_t>(axis < 0 ? axis + rank : axis)] = scale->dims.front();
+      factor = index_.fresh_name(scale->name + "_along");
+      scales_.push_back(onnx::make_tensor<float>(factor, DataType::float32, std::move(dims), graph::floats_of(*scale)));
+    }
+    const auto unscaled = index_.fresh_name(name + "_unscaled");
+    floats = index_.fresh_name(name + "_dequantized");
+    nodes_.emplace_back("Cast", index_.fresh_name(name + "_Cast"), std::vector{name}, std::vector{unscaled},
+                        std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    nodes_.emplace_back("Mul", index_.fresh_name(name + "_Mul"), std::vector{unscaled, factor}, std::vector{floats});
+    return floats;
+  }
+
+  onnx::Model& model_;
+  graph::Index index_;
+  std::map<std::string, std::string> made_;  // by what the DequantizeLinear gives
+  std::vector<onnx::Tensor> scales_;
+  std::vector<onnx::Node> nodes_;
+};
+
+}  // namespace
+
+void load_weights_of_float_products(onnx::Model& model) { Loading(model).run(); }
 
 }  // namespace detent::quantization

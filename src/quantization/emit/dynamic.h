@@ -50,4 +50,9 @@ std::set<std::string> products_in_float(const onnx::Model& model, const std::set
 /// they are; gives back how many nodes are not.
 std::size_t store_weights(onnx::Model& model, const std::set<std::string>& nodes);
 
+/// Of a model with pairs: products whose input is no dequantized value compute in float. Weights that they share with
+/// products on integers come to them through a Cast and a Mul, which ONNX Runtime computes once, with the same floats;
+/// a DequantizeLinear it would compute on every run.
+void load_weights_of_float_products(onnx::Model& model);
+
 }  // namespace detent::quantization

@@ -313,7 +313,10 @@ std::vector<std::string> finish_integers(const Prepared& prepared, const Quantiz
   }
   const bool is_ort_cpu = config::target(options.config).is_ort_cpu;
   graph::deduplicate_constants(quantized, prepared.shapes_stored_once, is_ort_cpu);
-  if (config::writes_hard_sigmoids(options.config)) graph::compose_hard_swishes(quantized);
+  if (config::writes_hard_sigmoids(options.config)) {
+    graph::compose_hard_swishes(quantized);
+    if (options.config.quant_format == QuantFormat::qdq) quantization::load_weights_of_float_products(quantized);
+  }
   if (is_ort_cpu) graph::recompute_constants_at_load(quantized, prepared.folded);
   return notes;
 }
