@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -92,7 +93,18 @@ def notes_apart(ran: subprocess.CompletedProcess[str]) -> Ran:
     return result
 
 
-FORMATS = {"--format", "--target", "--float", "--dynamic", "--config", "--activation-type", "--weight-type", "--set"}
+SAYS_WHAT_COMES_OUT = {"format", "target", "config", "activations", "quant-format", "block-float", "bits", "scale-type"}
+BESIDE_INT8 = {"weight-type": {"int8", "uint8"}, "activation-type": {"int8", "uint8"}, "float": {"32"}}
+
+
+def may_be_int8(command: list[str]) -> bool:
+    """Whether `--format int8` goes with all of it."""
+    for word, value in itertools.pairwise([*command, ""]):
+        option = value if word == "--set" else f"{word[2:]}={value}" if word.startswith("--") else ""
+        name, _, given = option.partition("=")
+        if name in SAYS_WHAT_COMES_OUT or given not in BESIDE_INT8.get(name, {given}):
+            return False
+    return True
 
 
 def detent(*arguments: object, **options: object) -> Ran:
@@ -104,7 +116,7 @@ def detent(*arguments: object, **options: object) -> Ran:
         command += PLAIN
     if quantizes and "calibrate" not in command and "balanced" in command and "--optimize-for" not in command:
         command += ["--optimize-for", "size"]  # what the machine is fast at is of no concern, but in test_speed.py
-        if not FORMATS & set(command):
+        if may_be_int8(command):
             command += ["--format", "int8"]  # not weights alone
     if command[1:2] == ["quantize"] and "--bench" not in command:
         command.append("--no-bench")

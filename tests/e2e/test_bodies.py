@@ -107,7 +107,7 @@ def test_a_body_that_no_sample_came_to(tmp_path: Path) -> None:
     feeds = [sample for sample in samples("nested") if sample["flag"]]
     data = support.save_samples(tmp_path / "data", feeds)
     for preset in ("plain", "balanced"):
-        options = ["--preset", preset, "--no-bench", "--optimize-for", "size", "--set", "weight-range=reduced"]
+        options = ["--preset", preset, "--set", "weight-range=reduced"]
         said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
         told = [note for note in said["notes"] if "no sample came" in note]
         assert len(told) == 1
