@@ -190,7 +190,7 @@ def test_products_of_three_axes_with_biases_stay_integers(tmp_path: Path, opset:
     onnx.save(b.model({"x": (TensorProto.FLOAT, [1, 9, 64])}, [x], opset), tmp_path / "m.onnx")
     data = support.save_samples(tmp_path / "d", [{"x": np.float32(RNG.normal(size=(1, 9, 64)))} for _ in range(4)])
     command = ["quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--no-bench", "--json"]
-    done = support.detent(*command, "--preset", "balanced", "--activation-type", kind, "--optimize-for", "size")
+    done = support.detent(*command, "--preset", "balanced", "--activation-type", kind)
     assert done.returncode == 0, done.stderr
     types = optimized_types(tmp_path / "q.onnx", tmp_path / "optimized.onnx")
     assert types.count("MatMulIntegerToFloat") == 3 and "Gemm" not in types and "MatMul" not in types
