@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 SIZE = ["--optimize-for", "size"]
+INTEGERS = [*SIZE, "--format", "int8"]
 ACTIVATIONS = ("int8", "uint8", "int16", "uint16")
 WEIGHTS = ("int8", "uint8", "int16", "uint16", "int4", "uint4")
 TARGETS = (
@@ -11,33 +12,45 @@ TARGETS = (
 )  # fmt: skip
 BLOCK_FLOATS = ("bfp16", "mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mxint8")
 #: What is tried of every graph.
-ALWAYS = ("default", "size", "plain", "dynamic", "blocks of 4 bits", "float16", "int8 among float16", "qoperator", "int16 x int8")
+ALWAYS = (
+    "default",
+    "integers",
+    "plain",
+    "dynamic",
+    "blocks of 4 bits",
+    "float16",
+    "int8 among float16",
+    "qoperator",
+    "int16 x int8",
+)
 
 
 def _static() -> Iterator[tuple[str, list[str]]]:
     yield "default", []
     yield "size", SIZE
+    yield "integers", INTEGERS
     yield "accuracy", ["--optimize-for", "accuracy"]
     yield "plain", ["--preset", "plain"]
     yield "plain, one scale", ["--preset", "plain", "--per-tensor"]
-    yield "one scale", [*SIZE, "--per-tensor"]
+    yield "one scale", [*INTEGERS, "--per-tensor"]
     yield "powers of two", [*SIZE, "--set", "power-of-two-scale", "--set", "activation-symmetric"]
     yield "int16 falls back", [*SIZE, "--accuracy-fallback", "int16"]
     yield "no measuring", [*SIZE, "--set", "sensitivity=off"]
-    yield "reduced range", [*SIZE, "--set", "weight-range=reduced"]
+    yield "reduced range", [*INTEGERS, "--set", "weight-range=reduced"]
     yield "products alone", ["--preset", "plain", "--activation-type", "int8", "--op-types", "Conv,Gemm,MatMul"]
     yield "qoperator", [*SIZE, "--quant-format", "qoperator"]
     yield "qoperator, plain", ["--preset", "plain", "--quant-format", "qoperator"]
     for activation in ACTIVATIONS:
         for weight in WEIGHTS:
             types = ["--activation-type", activation, "--weight-type", weight]
-            yield f"{activation} x {weight}", [*SIZE, *types]
+            both = {activation, weight} <= {"int8", "uint8"}
+            yield f"{activation} x {weight}", [*(INTEGERS if both else SIZE), *types]
             yield f"{activation} x {weight}, plain", ["--preset", "plain", *types]
     for kind in ("float8e4m3fn", "float8e5m2"):
         yield f"{kind} x {kind}", [*SIZE, "--activation-type", kind, "--weight-type", kind]
     for method in ("nearest", "adaround", "adaquant", "gptq"):
         few = ["--set", "num-iterations=30"] if method.startswith("ada") else []
-        yield method, [*SIZE, "--finetune", method, *few]
+        yield method, [*INTEGERS, "--finetune", method, *few]
         yield f"{method} of int4", [*SIZE, "--weight-type", "int4", "--finetune", method, *few]
     for metric, value in (("cosine", "0.9995"), ("sqnr", "35")):
         yield f"{metric} target", [*SIZE, "--accuracy-target", value, "--accuracy-metric", metric]

@@ -61,14 +61,12 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     quantize = detent._core.quantize
 
     def run(options: dict, *rest: object) -> object:
-        defaults = {
-            "bench": False,
-            **(
-                {}
-                if {"format", "float_type", "weights_only", "activations", "family", "block_float", "node_formats"} & set(options)
-                else {"optimize_for": "size"}
-            ),
-        }
+        defaults: dict[str, object] = {"bench": False}
+        if not {"format", "float_type", "weights_only", "activations", "family", "block_float", "node_formats"} & set(options):
+            defaults["optimize_for"] = "size"
+            types = {options.get(name, "int8") for name in ("activation_type", "weight_type")}
+            if types <= {"int8", "uint8"} and not {"target", "quant_format"} & set(options):
+                defaults["format"] = "int8"  # not weights alone
         return quantize({**defaults, **options}, *rest)
 
     monkeypatch.setattr(detent._core, "quantize", run)

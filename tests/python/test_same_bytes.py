@@ -38,7 +38,9 @@ def run(*arguments):
 
 
 def command_line(model, output, folder, *flags):
-    run("quantize", model, "-o", output, "--calibration-data", folder, "--optimize-for", "size", "--no-bench", *flags)
+    integers = ["--format", "int8"] if support.may_be_int8(list(flags)) else []
+    given = ["--calibration-data", folder, "--optimize-for", "size", "--no-bench", *integers, *flags]
+    run("quantize", model, "-o", output, *given)
 
 
 @pytest.fixture
