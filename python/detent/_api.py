@@ -78,7 +78,7 @@ def _run(kind: str, config: Config | Mapping[str, Any] | None, runtime: Path | N
     if library is not None:
         options["runtime"] = library
     resources = chosen.resources
-    if isinstance(resources, Mapping):
+    if resources is not None and not isinstance(resources, Resources):
         resources = make(Resources, resources, "resources")
     work_dir = resources.work_dir if resources is not None else None
     with _models.folder(work_dir) as folder:
@@ -357,7 +357,7 @@ def _installed_consumer(target: str, threads: int) -> Consumer | None:
         from . import _openvino
 
         return _openvino.OpenVino(threads) if _openvino.is_installed() else None
-    if target.partition(":")[0] == "qnn":
+    if str(target).partition(":")[0] == "qnn":
         from . import _qnn
 
         return _qnn.Qnn() if _qnn.is_installed() else None
@@ -375,7 +375,8 @@ def report(*results: Path, output: Path | None = None) -> str:
     words = [os.fsdecode(path) for path in results] + ([] if output is None else ["-o", os.fsdecode(output)])
     done = subprocess.run([binary, "report", *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BadInput(done.stderr.strip().removeprefix("detent: error: "))
+        kind = UsageError if done.returncode == 2 else BadInput
+        raise kind(done.stderr.strip().removeprefix("detent: error: "))
     return done.stdout
 
 
@@ -439,5 +440,5 @@ def search(
     with _run("search", config, runtime) as run:
         run.give_model("model", model)
         run.give(output=output, max_latency=max_latency, max_size=max_size, points=points, machines=machines, requests=requests)
-        run.give(formats=None if formats is None else list(formats))
+        run.give(formats=formats)
         return SearchResult.of(run.call(_core.search, data, progress), folder=str(output))

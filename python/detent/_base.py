@@ -42,7 +42,7 @@ def check_names(cls: type, given: Mapping[str, Any], where: str) -> None:
     known = [field.name for field in dataclasses.fields(cls)]
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known)
+            near = difflib.get_close_matches(str(name), known)
             hint = f"did you mean {' or '.join(near)}?" if near else "it has: " + ", ".join(known)
             raise UsageError(f"{where} has no option '{name}'", hint)
 

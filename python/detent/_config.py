@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from . import _core, _options
@@ -93,6 +93,8 @@ class Config(_options.Config):
             if isinstance(getattr(self, name), Mapping):
                 options[name] = make(cls, getattr(self, name), name).to_dict()
         if self.overrides is not None:
+            if isinstance(self.overrides, str | Mapping) or not isinstance(self.overrides, Iterable):
+                raise UsageError(f"overrides: {self.overrides!r} is not a list", "give a list of TensorOverride")
             overrides = [o if isinstance(o, TensorOverride) else make(TensorOverride, o, "overrides") for o in self.overrides]
             options["overrides"] = [override.to_dict() for override in overrides]
         return options

@@ -48,6 +48,8 @@ def folder(work_dir: str | os.PathLike[str] | None) -> Iterator[str]:
                 spare.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
             raise ResourceError(f"cannot open a file: {error.strerror}", "raise the limit on open files") from None
+        if work_dir is not None and not isinstance(work_dir, str | os.PathLike):
+            raise UsageError(f"work_dir: {work_dir!r} is no path")
         try:
             temporary = tempfile.TemporaryDirectory(prefix="detent-python-", dir=work_dir)
         except OSError as error:
