@@ -323,6 +323,26 @@ def test_other_forms(case: tuple[str, Path, Path], options: list[str], limit: fl
     assert quality(model, output, kind) > limit
 
 
+@pytest.mark.parametrize("options", [["--optimize-for", "size"], ["--preset", "plain", "--op-types", "MatMul,Relu"]])
+def test_a_model_whose_only_body_no_sample_came_to_stays_in_float(options: list[str], tmp_path: Path) -> None:
+    """The samples hold values all the same."""
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["s", "u"], ["t"], "inside"), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, []), ("go", 9, []), ("s", 1, [3, 16]))],
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("on", 9, []), ("t", 1, [3, 16]))],
+        [numpy_helper.from_array(np.eye(16, dtype=np.float32), "u")],
+    )
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 16]) for n in "xy"]
+    loop = helper.make_node("Loop", ["times", "", "x"], ["y"], "loop", body=body)
+    graph = helper.make_graph([loop], "g", ends[:1], ends[1:], [numpy_helper.from_array(np.int64(0), "times")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": np.ones((3, 16), np.float32)}] * 2)
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--no-bench", *options)
+    assert said["nodes_quantized"] == 0
+    assert any("no sample came to its body" in note for note in said["notes"]), said["notes"]
+
+
 def test_inspection_counts_bodies(tmp_path: Path) -> None:
     onnx.save(with_if(nested=True), tmp_path / "model.onnx")
     result = support.detent("inspect", tmp_path / "model.onnx", "--shape", f"x:3x{WIDTH}", "--json")
