@@ -149,9 +149,9 @@ std::string kernel_table_key(const TimedModel& subject, std::size_t position) {
     const auto shape = graph::static_shape(subject.types, value);
     const bool computed = is_activation(subject, value);
     if (!shape) return {};
-    // The runtime tells an unknown rank as 0; of no elements there is nothing to time.
-    const bool known = !shape->empty() && std::ranges::find(*shape, 0) == shape->end() &&
-                       graph::type_of(subject.model, subject.types, value) == onnx::DataType::float32;
+    // The runtime tells an unknown rank as 0.
+    const bool known =
+        !shape->empty() && graph::type_of(subject.model, subject.types, value) == onnx::DataType::float32;
     if (computed && !known) return {};
     inputs.push_back(fmt::format("{}[{}]", computed ? "" : "constant", fmt::join(*shape, "x")));
   }
@@ -170,9 +170,7 @@ std::string lookup_key(const TimedModel& subject, std::size_t position) {
   const auto& table =
       subject.model.graph.initializers[static_cast<std::size_t>(subject.index.initializer(node.inputs()[0]))];
   const auto shape = graph::static_shape(subject.types, node.inputs()[1]);
-  if (!shape || shape->empty() || std::ranges::find(*shape, 0) != shape->end() || table.dims.size() != 2 ||
-      table.type != onnx::DataType::float32)
-    return {};
+  if (!shape || shape->empty() || table.dims.size() != 2 || table.type != onnx::DataType::float32) return {};
   if (subject.index.initializer(node.inputs()[1]) != graph::kNone) return {};
   return fmt::format("{}(rows of {}, [{}]){}", node.op_type(), table.dims[1], fmt::join(*shape, "x"),
                      format_of(subject.config));
@@ -209,6 +207,10 @@ KernelTimes time_kernel(const TimedModel& subject, std::size_t position, const e
   const std::vector<std::vector<data::Array>> samples{synthetic(subject, part)};
   const auto options = timing(directory, std::move(stop));
   KernelTimes times;
+  if (std::ranges::any_of(samples.front(), [](const auto& array) { return array.bytes.empty(); })) {
+    times.in_integers = 1e-6;  // of no elements, none of which integers would compute faster
+    return times;
+  }
   bool done = false;  // the operator itself
   for (const auto& kernel : exec::kernel_times(runtime, part, samples, options)) {
     (!changes_layout(kernel) ? times.in_float : done ? times.out_of_blocks : times.into_blocks) += kernel.seconds;
