@@ -32,4 +32,7 @@ def main(model, samples, output):
     print(1000 * seconds / shape[0])
 
 
-main(*sys.argv[1:])
+if "--help" in sys.argv:
+    print(__doc__)
+else:
+    main(*sys.argv[1:])

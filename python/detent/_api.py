@@ -362,7 +362,7 @@ def _installed_consumer(target: str, threads: int) -> Consumer | None:
         from . import _openvino
 
         return _openvino.OpenVino(threads) if _openvino.is_installed() else None
-    if target.partition(":")[0] == "qnn":
+    if str(target).partition(":")[0] == "qnn":
         from . import _qnn
 
         return _qnn.Qnn() if _qnn.is_installed() else None

@@ -84,6 +84,16 @@ class Calibration {
 
   CalibrateResult run() {
     run::check_same_among(ranks_, options_);
+    if (ranks_.size() == 1) return run_stages();
+    try {
+      return run_stages();
+    } catch (const Error& e) {
+      throw Error(e.kind(), fmt::format("rank {}: {}", ranks_.rank(), e.what()), e.hint());
+    }
+  }
+
+ private:
+  CalibrateResult run_stages() {
     prepare();
     collect();
     if (ranks_.rank() == 0) write();
@@ -95,7 +105,6 @@ class Calibration {
     return std::move(result_);
   }
 
- private:
   void prepare() {
     const auto scope = profiler_.scope(Step::pre_process);
     auto original = onnx::read_model(run::model_file(options_.model));

@@ -315,6 +315,21 @@ std::vector<Fidelity> judge_layers(const Side& original, const graph::Index& ind
   return layers;
 }
 
+// An error that hardly any output shows tells nothing of what to change: such values come last.
+void put_harmless_last(const std::vector<Fidelity>& outputs, std::vector<Fidelity>& layers) {
+  constexpr double kMuchCloser = 20;  // dB: a hundredth of the error's share
+  if (outputs.empty()) return;
+  const double worst_db = std::min_element(outputs.begin(), outputs.end(), worse)->sqnr_db;
+  const auto reaches_outputs = [&](const Fidelity& layer) {
+    return std::isinf(layer.sqnr_db) || !(layer.sqnr_db + kMuchCloser <= worst_db);
+  };
+  const auto harmless = std::stable_partition(layers.begin(), layers.end(), reaches_outputs);
+  std::for_each(harmless, layers.end(), [](Fidelity& layer) {
+    layer.reason = "hardly reaches the outputs";
+    layer.suggestion.clear();
+  });
+}
+
 std::unique_ptr<data::SampleSource> open_for(const CompareOptions& options,
                                              const std::vector<data::InputSpec>& inputs) {
   return run::open_samples(options.calibration_data, options.samples, inputs,
@@ -409,6 +424,7 @@ Comparison compare_within_time(const CompareOptions& options) {
   const graph::Index index(original.model);
   judge_outputs(original, quantized, index, output_sums, comparison);
   comparison.layers = judge_layers(original, index, common, layers, run::read_applied(quantized.model));
+  put_harmless_last(comparison.outputs, comparison.layers);
   comparison.next_tokens = token_sums.result();
   if (!options.device.is_cpu())
     note(comparison,

@@ -83,16 +83,26 @@ void add_parameters(const onnx::Model& model, const onnx::Node& node, const grap
   }
 }
 
-// The runtime tells an unknown rank as that of a scalar. Of axes whose length is not known either may come.
-bool may_have_unknown_rank(const onnx::Node& node, const graph::Index& index, const graph::ValueTypes& types) {
-  const auto is_scalar = [&](const auto& name) {
-    const auto found = types.find(name);
-    return found != types.end() && found->second.shape && found->second.shape->empty();
-  };
+// The runtime tells an unknown rank as that of a scalar. Of axes whose length is not known, and of bodies, either may
+// come; of a product by a matrix no scalar does.
+void forget_unknown_ranks(const onnx::Model& model, const graph::Index& index, graph::ValueTypes& types) {
   const auto is_open = [&](const auto& name) {
     return !name.empty() && index.initializer(name) == graph::kNone && !graph::static_bytes(types, name);
   };
-  return is_scalar(node.outputs().front()) && std::any_of(node.inputs().begin(), node.inputs().end(), is_open);
+  for (const auto& node : model.graph.nodes) {
+    const bool has_bodies = node.is("If") || node.is("Loop") || node.is("Scan") || node.op_type() == onnx::kBodyInputs;
+    const int weight = graph::is_product(node) ? index.initializer(node.inputs()[1]) : graph::kNone;
+    const bool by_matrix =
+        weight != graph::kNone && model.graph.initializers[static_cast<std::size_t>(weight)].dims.size() > 1;
+    const bool may_be_unknown =
+        has_bodies || by_matrix || std::any_of(node.inputs().begin(), node.inputs().end(), is_open);
+    for (const auto& output : node.outputs()) {
+      const auto found = types.find(output);
+      const bool counts = has_bodies && found != types.end() && found->second.type != onnx::DataType::float32;
+      if (may_be_unknown && !counts && found != types.end() && found->second.shape && found->second.shape->empty())
+        found->second.shape.reset();
+    }
+  }
 }
 
 LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, const graph::Index& index,
@@ -115,9 +125,7 @@ LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, con
   }
   if (!node.outputs().empty()) {
     const auto found = types.find(node.outputs().front());
-    const bool is_known = !may_have_unknown_rank(node, index, types);
-    if (!is_known) layer.activation_bytes.reset();
-    if (found != types.end()) layer.output_shape = is_known ? shape_text(found->second.shape) : "?";
+    if (found != types.end()) layer.output_shape = shape_text(found->second.shape);
   }
   return layer;
 }
@@ -252,7 +260,8 @@ Inspection inspect_within_time(const InspectOptions& options) {
 
   const exec::Runtime runtime(options.runtime);
   const graph::Index index(model);
-  const auto types = types_of(runtime, model, index, options);
+  auto types = types_of(runtime, model, index, options);
+  forget_unknown_ranks(model, index, types);
   report.inputs = describe(model.graph.inputs, index, types);
   report.outputs = describe(model.graph.outputs, index, types);
   for (const auto& tensor : model.graph.initializers) {

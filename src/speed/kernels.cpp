@@ -207,6 +207,10 @@ KernelTimes time_kernel(const TimedModel& subject, std::size_t position, const e
   const std::vector<std::vector<data::Array>> samples{synthetic(subject, part)};
   const auto options = timing(directory, std::move(stop));
   KernelTimes times;
+  if (std::ranges::any_of(samples.front(), [](const auto& array) { return array.bytes.empty(); })) {
+    times.in_integers = 1e-6;  // of no elements, none of which integers would compute faster
+    return times;
+  }
   bool done = false;  // the operator itself
   for (const auto& kernel : exec::kernel_times(runtime, part, samples, options)) {
     (!changes_layout(kernel) ? times.in_float : done ? times.out_of_blocks : times.into_blocks) += kernel.seconds;

@@ -24,7 +24,7 @@ from bodies import (
     with_loop,
     with_scan,
 )
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 QUANTIZED = {"QLinearMatMul", "QGemm", "QLinearConv", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"}
 
@@ -323,6 +323,26 @@ def test_other_forms(case: tuple[str, Path, Path], options: list[str], limit: fl
     assert quality(model, output, kind) > limit
 
 
+@pytest.mark.parametrize("options", [["--optimize-for", "size"], ["--preset", "plain", "--op-types", "MatMul,Relu"]])
+def test_a_model_whose_only_body_no_sample_came_to_stays_in_float(options: list[str], tmp_path: Path) -> None:
+    """The samples hold values all the same."""
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["s", "u"], ["t"], "inside"), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, []), ("go", 9, []), ("s", 1, [3, 16]))],
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("on", 9, []), ("t", 1, [3, 16]))],
+        [numpy_helper.from_array(np.eye(16, dtype=np.float32), "u")],
+    )
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 16]) for n in "xy"]
+    loop = helper.make_node("Loop", ["times", "", "x"], ["y"], "loop", body=body)
+    graph = helper.make_graph([loop], "g", ends[:1], ends[1:], [numpy_helper.from_array(np.int64(0), "times")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    data = support.save_samples(tmp_path / "data", [{"x": np.ones((3, 16), np.float32)}] * 2)
+    said = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--no-bench", *options)
+    assert said["nodes_quantized"] == 0
+    assert any("no sample came to its body" in note for note in said["notes"]), said["notes"]
+
+
 def test_inspection_counts_bodies(tmp_path: Path) -> None:
     onnx.save(with_if(nested=True), tmp_path / "model.onnx")
     result = support.detent("inspect", tmp_path / "model.onnx", "--shape", f"x:3x{WIDTH}", "--json")
@@ -330,6 +350,32 @@ def test_inspection_counts_bodies(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert told["macs"] == 10 * 3 * WIDTH * WIDTH
     assert told["op_types"]["MatMul"] == 10
+
+
+def test_inspection_does_not_take_an_unknown_rank_for_a_scalar(tmp_path: Path) -> None:
+    b = graphs.Builder(1)
+    model = b.model({"x": (TensorProto.FLOAT, [3, 16])}, [b.add("Relu", b.add("MatMul", "x", b.weight("w", 16, 8)))])
+    dot = helper.make_node("MatMul", ["v", "v2"], ["dot"], "dot")
+    model.graph.node.append(dot)
+    model.graph.initializer.extend(numpy_helper.from_array(np.ones(4, np.float32), name) for name in ("v", "v2"))
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["s", "u"], ["t"], "inside"), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, []), ("go", 9, []), ("s", 1, None))],
+        [helper.make_tensor_value_info(n, t, s) for n, t, s in (("on", 9, []), ("t", 1, None))],
+        [numpy_helper.from_array(np.eye(16, dtype=np.float32), "u")],
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.int64(2), "times"))
+    model.graph.node.append(helper.make_node("Loop", ["times", "", "x"], ["z"], "loop", body=body))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
+    onnx.save(model, tmp_path / "model.onnx")
+    result = support.detent("inspect", tmp_path / "model.onnx", "--json")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    layers = {layer["name"]: layer for layer in told["layers"]}
+    assert layers["inside"]["output_shape"] == layers["loop"]["output_shape"] == "?", layers
+    assert layers["inside"].get("activation_bytes") is None
+    assert told["outputs"][1]["shape"] == "?"
 
 
 @pytest.mark.parametrize("form", ["plain", "weights-only"])

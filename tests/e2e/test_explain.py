@@ -48,6 +48,18 @@ def test_parts_of_unlike_size(tmp_path: Path) -> None:
     assert float(layers["both.out"]["reason"].split(" against ")[1]) <= 1
 
 
+def test_errors_that_no_output_shows_come_last(tmp_path: Path) -> None:
+    b = graphs.Builder(5)
+    small = b.add("Mul", b.add("MatMul", "x", b.weight("w", 16, 16), name="coarse"), b.constant("tiny", 1e-4), name="scaled")
+    out = b.add("Add", small, b.add("Sigmoid", "y"), name="sum")
+    samples = [{"x": sample["x"], "y": sample["x"]} for sample in noise(4, 16)]
+    inputs = {name: (FLOAT, [4, 16]) for name in ("x", "y")}
+    layers = explained(tmp_path, b.model(inputs, [out]), samples, "--op-types", "MatMul")
+    assert list(layers)[-1] in ("coarse.out", "scaled.out")
+    assert layers["coarse.out"]["reason"] == "hardly reaches the outputs"
+    assert "suggestion" not in layers["coarse.out"]
+
+
 def noise(*shape: int, count: int = 4) -> list[Sample]:
     rng = np.random.default_rng(3)
     return [{"x": rng.normal(size=shape).astype(np.float32)} for _ in range(count)]

@@ -206,6 +206,8 @@ def test_outputs_over_what_is_read(place: Place, model: Path, data: Path) -> Non
     (place.inputs / "twice.yaml").write_text('samples: 1\n"samples": 2\n')
     place.refused(USAGE, "'samples' twice", model, data, "--config", place.inputs / "twice.yaml")
     place.refuses(USAGE, "which is read", "report", model, "-o", model)
+    (place.inputs / "result.json").write_text('{"model_bytes_after": 1}')
+    place.refuses(USAGE, "not an HTML file", "report", place.inputs / "result.json", "-o", model)
     words = ["search", model, "--calibration-data", data, "-o", place.out / "o", "--set", f"kernel-table={place.out}/o/table"]
     place.refuses(USAGE, "in the folder that is made", *words)
 

@@ -453,7 +453,7 @@ def test_a_full_disk_of_one_rank_is_one_line(model: Path, data: Path, tmp_path: 
     command = [kind, model, "-o", tmp_path / "out", "--calibration-data", data, "--work-dir", work, *options]
     for seconds in (2, 10, 40):  # as in test_an_error_names_the_rank
         patience = {"OMPI_MCA_odls_base_sigkill_timeout": str(seconds)}
-        refused(r"detent: error: .*cannot write .*--work-dir", 2, *command, program=program, **patience)
+        refused(rf"detent: error: rank {failing}.*: .*cannot write .*--work-dir", 2, *command, program=program, **patience)
         assert not (tmp_path / "out").exists()
         if not list(work.iterdir()):
             break

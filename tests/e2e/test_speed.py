@@ -160,6 +160,18 @@ def test_without_shapes_all_goes_to_integers(case: tuple[Path, Path, Path], tmp_
     assert "FLOAT" not in weights(tmp_path / "q.onnx")
 
 
+def test_what_has_no_elements_stays_in_float(tmp_path: Path) -> None:
+    """Its operator alone is a model that has nothing to quantize, which is no error of the whole."""
+    b = graphs.Builder(2)
+    outs = [b.add("MatMul", name, b.weight("of_" + name, 16, 8)) for name in "xy"]
+    onnx.save(b.model({name: (onnx.TensorProto.FLOAT, [name + "s", 16]) for name in "xy"}, outs), tmp_path / "m.onnx")
+    sample = {"x": np.zeros((0, 16), np.float32), "y": np.eye(16, dtype=np.float32)}
+    data = support.save_samples(tmp_path / "data", [sample])
+    quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, tmp_path / "kernels.json")
+    first, *_ = onnx.load(tmp_path / "q.onnx").graph.node
+    assert first.op_type == "MatMul" and first.input[0] == "x"
+
+
 def test_values_of_unknown_rank_are_not_timed(tmp_path: Path) -> None:
     """What follows a Reshape to computed dimensions has no rank without samples; the runtime says 0."""
     model = support.MODELS / "ppocr_cls.onnx"

@@ -120,7 +120,7 @@ def test_dequantizers_share_a_table(tmp_path: Path, bits: int, block: object) ->
 
 
 @pytest.mark.parametrize("others", [0, 2000])
-def test_a_table_that_stays_in_float_has_blocks_beside_it_where_the_file_shrinks(others: int, tmp_path: Path) -> None:
+def test_a_table_stays_in_float_beside_blocks_where_the_file_shrinks_all_the_same(others: int, tmp_path: Path) -> None:
     model = onnx.load(tied(tmp_path / "m.onnx"))
     small, large = (numpy_helper.from_array(RNG.normal(0, 0.1, (96, n)).astype(np.float32), f"w{n}") for n in (4, others + 1))
     model.graph.initializer.extend([small, large])
@@ -130,8 +130,20 @@ def test_a_table_that_stays_in_float_has_blocks_beside_it_where_the_file_shrinks
     onnx.save(model, tmp_path / "m.onnx")
     result = support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--weights-form", "qdq")
     assert any("'table' stays in float as well" in note for note in result["notes"]) == (others > 0), result["notes"]
-    assert any("'head' stays in float" in note for note in result["notes"]) == (others == 0), result["notes"]
     assert result["model_bytes_after"] < result["model_bytes_before"]
+
+
+@pytest.mark.parametrize("options", [["--block-size", 32], ["--bits", 2], ["--block-size", 32, "--set", "weights-form=qdq"]])
+def test_a_table_and_a_product_get_a_form_that_both_can_read(options: list, tmp_path: Path) -> None:
+    """Blocks of 32 do not divide 48 values, and no table is looked up in 2 bits: in float, it would stand beside blocks."""
+    model = tied(tmp_path / "m.onnx", rows=48)
+    result = support.weights_only(model, tmp_path / "q.onnx", *options)
+    assert result["nodes_quantized"] == 2
+    assert result["model_bytes_after"] < 0.6 * result["model_bytes_before"]
+    assert any("4 bits in blocks of 16, which both can read" in note for note in result["notes"]), result["notes"]
+    sample = [{"ids": np.arange(9)}]
+    found = support.outputs(support.load(tmp_path / "q.onnx"), sample)
+    assert support.sqnr(support.outputs(support.load(model), sample), found) > 15
 
 
 def test_products_share_data_in_a_file_beside_the_model(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ def test_wrong_data(model, data, kind, parts):
         ({"op_types": "Conv"}, ["op_types: 'Conv' is not a list"]),
         ({"resources": {"memory": 1}}, ["resources has no option 'memory'", "memory_budget"]),
         ({"resources": detent.Resources(memory_budget="much")}, ["much"]),
+        ({"resources": "small"}, ["resources is 'small'", "a mapping"]),
+        ({"resources": {1: 2}}, ["resources has no option '1'", "memory_budget"]),
+        ({"resources": {"work_dir": 5}}, ["work_dir: 5 is no path"]),
+        ({"overrides": 5}, ["overrides: 5 is not a list"]),
+        ({1: 2}, ["Config has no option '1'"]),
         ({"method": "best"}, ["method: 'best'", "percentile"]),
         ({"exclude_nodes": ["nowhere"]}, ["nowhere"]),
         ({"device": "gpu"}, ["'gpu' is not a device", "cuda:0"]),
@@ -64,6 +69,17 @@ def test_wrong_options(model, samples, config, parts):
     with pytest.raises(detent.Error) as caught:
         detent.quantize(model, data=samples, config=config)
     one_line(caught.value, *parts)
+
+
+@pytest.mark.parametrize("formats", [5, "q4"])
+def test_formats_of_a_search_are_a_list(model, samples, tmp_path, formats):
+    with pytest.raises(detent.UsageError, match="formats: .* is not a list"):
+        detent.search(model, tmp_path / "found", samples, formats=formats)
+
+
+def test_a_report_of_nothing_is_wrong_usage():
+    with pytest.raises(detent.UsageError, match="RESULTS is required"):
+        detent.report()
 
 
 @pytest.mark.parametrize("kind", [detent.Config, detent.Accuracy, detent.AdaRound, detent.Gptq, detent.MinMax, detent.Resources])

@@ -22,13 +22,15 @@
 #include "config/option.h"
 #include "config/validate.h"
 #include "run/files/outputs.h"
+#include "run/records/run_report.h"
 
 namespace detent::cli {
 namespace {
 
 nlohmann::json read_result(const std::string& path) {
   auto result = parse_json(read_small_file(path, "result"));
-  if (!result || !result->is_object() || !result->contains("model_bytes_after"))
+  if (!result || !result->is_object() || !result->contains("model_bytes_after") ||
+      !result->at("model_bytes_after").is_number())
     throw bad_input(fmt::format("'{}' is not a result of quantize", path),
                     "make one by: detent quantize … --json > FILE");
   return std::move(*result);
@@ -57,6 +59,7 @@ void add_report(CLI::App& app) {
     std::vector<nlohmann::json> results;
     if (asked->page) {
       for (const auto& file : asked->files) run::check_apart({*asked->page}, {}, file);
+      run::check_report_paths(*asked->page, std::nullopt);
     }
     for (const auto& file : asked->files) results.push_back(read_result(file));
     results = single_results(std::move(results));

@@ -354,7 +354,8 @@ void BlockWork::emit() {
     run_.result.weights[t] =
         describe_weight(draft_.model, draft_.placement, draft_.solved, t, errors, options_.weights_only.method);
     done = std::min(all, done + bytes_of(draft_.placement.tensors[t]));
-    if (options_.progress) options_.progress("weights (MiB)", done >> 20, all >> 20);
+    const auto mebibytes = [](std::uint64_t bytes) { return (bytes + (1U << 20U) - 1) >> 20U; };
+    if (options_.progress) options_.progress("weights (MiB)", mebibytes(done), mebibytes(all));
   };
   run_.model = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only, written);
   if (cache_) cache_->apply(run_.model, run_.result);

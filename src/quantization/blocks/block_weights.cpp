@@ -61,14 +61,16 @@ struct Reading {
 class Placer {
  public:
   Placer(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
-         std::span<const int> planned)
+         std::span<const int> planned, bool takes_tables)
       : model_(model),
+        config_(config),
         blocks_(blocks),
         index_(model),
         depends_(graph::depends_on_input(model, index_)),
-        selected_(selection(model, config, blocks)),
+        selected_(selection(model, config, blocks, takes_tables)),
         named_(named_bits(model, blocks)),
-        planned_(planned) {
+        planned_(planned),
+        takes_tables_(takes_tables) {
     format_.bits = static_cast<int>(blocks.bits);
     format_.block = static_cast<std::int64_t>(blocks.block_size);
     format_.scales = blocks.scale_type;
@@ -97,10 +99,12 @@ class Placer {
     do find_bypassed();
     while (leave_kept_weights(true));
     // Beside a table that is most of the file, blocks for a product make that larger, however fast they are.
+    if (!takes_tables_ && grows()) return Placer(model_, config_, blocks_, planned_, true).place();
     while (grows() && leave_kept_weights(false)) find_bypassed();
     for (auto& tensor : placement_.tensors) {
       tensor.stays = has_other_readers(tensor);
       tensor.shared = shares(tensor);
+      note_format(tensor);
       for (auto& note : notes_of_copies(model_, tensor, blocks_.form)) placement_.notes.push_back(std::move(note));
     }
     placement_.in_float = left_.count();
@@ -110,12 +114,13 @@ class Placer {
 
  private:
   // Tables are read by GatherBlockQuantized. After a DequantizeLinear a runtime would make all of a table float at each
-  // run, so there they stay as they are unless they are named.
-  static std::vector<bool> selection(const onnx::Model& model, QuantConfig config, const WeightsOnlyConfig& blocks) {
+  // run, so there they stay as they are unless they are named, or the file would not shrink.
+  static std::vector<bool> selection(const onnx::Model& model, QuantConfig config, const WeightsOnlyConfig& blocks,
+                                     bool takes_tables) {
     if (config.op_types.empty()) {
       config.op_types = {"MatMul", "Gemm"};
+      if (takes_tables || blocks.form == WeightForm::matmul_nbits) config.op_types.emplace_back("Gather");
       if (blocks.form == WeightForm::matmul_nbits) {
-        config.op_types.emplace_back("Gather");
         const auto& nodes = model.graph.nodes;
         if (std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op_type() == "MoE"; }))
           config.op_types.emplace_back("MoE");
@@ -358,9 +363,9 @@ class Placer {
     if (auto reason = node.is("Gemm") ? reason_against_gemm(node) : std::string(); !reason.empty()) return reason;
     const auto [rows, columns] = shape_of(weight, reading.by_columns);
     if (rows == 0 || columns == 0) return "its weight has no elements";
-    const auto format = with_bits(bits);
+    const auto format = format_of(reading, bits);
     if (reading.is_table && rows % format.block_of(rows) != 0) return "blocks do not divide the entries of its table";
-    if (auto reason = reason_against_blocks(node, blocks_.form, bits, columns); !reason.empty()) return reason;
+    if (auto reason = reason_against_blocks(node, blocks_.form, format.bits, columns); !reason.empty()) return reason;
     if (!makes_much_smaller(weight, rows, columns, format)) return "blocks would not make it much smaller";
     return {};
   }
@@ -369,6 +374,45 @@ class Placer {
     auto format = format_;
     format.bits = bits;
     return format;
+  }
+
+  // What a table and a product both can read: otherwise the table stays in float, and the product's blocks come on top.
+  BlockFormat format_of(const Reading& reading, int bits) const {
+    constexpr std::int64_t kShortest = 16;
+    auto format = with_bits(bits);
+    if (!is_tied(reading)) return format;
+    const auto rows = shape_of(model_.graph.initializers[reading.initializer], true).first;
+    while (format.block > kShortest && format.block % 2 == 0 && rows % format.block != 0) format.block /= 2;
+    if (format.is_plain() && format.bits == 2 && planned_.empty()) format.bits = 4;
+    return format;
+  }
+
+  // Whether a table that is to be in blocks is the weight of a product as well, and of nothing else.
+  bool is_tied(const Reading& reading) const {
+    if (!reading.by_columns) return false;
+    bool table = false, product = !reading.is_table;
+    const auto direct = index_.consumers(model_.graph.initializers[reading.initializer].name);
+    std::vector<int> readers(direct.begin(), direct.end());
+    for (std::size_t at = 0; at < readers.size(); ++at) {
+      const auto n = static_cast<std::size_t>(readers[at]);
+      const auto& node = model_.graph.nodes[n];
+      if (node.is("Transpose")) {
+        for (const int reader : index_.consumers(node.outputs()[0])) readers.push_back(reader);
+        continue;
+      }
+      const auto read = selected_[n] && !named_[n] ? reading_of(node) : std::nullopt;
+      if (!read || !read->by_columns) continue;
+      (read->is_table ? table : product) = true;
+    }
+    return table && product;
+  }
+
+  void note_format(const BlockTensor& tensor) {
+    const bool is_other = tensor.format.block != format_.block || tensor.format.bits > format_.bits;
+    if (!is_other || tensor.tables.empty() || tensor.products.empty() || !planned_.empty()) return;
+    placement_.notes.push_back(
+        fmt::format("'{}' is a table and a product's weight: {} bits in blocks of {}, which both can read",
+                    model_.graph.initializers[tensor.initializer].name, tensor.format.bits, tensor.format.block));
   }
 
   static std::pair<std::int64_t, std::int64_t> shape_of(const onnx::Tensor& weight, bool by_columns) {
@@ -392,10 +436,10 @@ class Placer {
     const auto [found, is_new] = known_.try_emplace(key, placement_.tensors.size());
     if (is_new) {
       const auto& weight = model_.graph.initializers[reading.initializer];
-      add_tensor(reading, shape_of(weight, reading.by_columns), with_bits(bits));
+      add_tensor(reading, shape_of(weight, reading.by_columns), format_of(reading, bits));
     }
     auto& tensor = placement_.tensors[found->second];
-    if (bits != format_.bits) tensor.format.bits = bits;
+    if (bits != format_.bits) tensor.format = format_of(reading, bits);
     return tensor;
   }
 
@@ -424,12 +468,14 @@ class Placer {
   void leave(const Node& node, const std::string& reason) { left_.add(node, reason); }
 
   const onnx::Model& model_;
+  const QuantConfig& config_;
   const WeightsOnlyConfig& blocks_;
   graph::Index index_;
   std::vector<bool> depends_;  // on inputs, each node
   std::vector<bool> selected_;
   std::vector<std::optional<int>> named_;
   std::span<const int> planned_;
+  bool takes_tables_;
   BlockFormat format_;
   bool names_none_ = false, names_products_ = false, names_experts_ = false;  // the user does
   BlockPlacement placement_;
@@ -441,7 +487,7 @@ class Placer {
 
 BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
                             std::span<const int> planned) {
-  return Placer(model, config, blocks, planned).place();
+  return Placer(model, config, blocks, planned, false).place();
 }
 
 std::size_t node_count(const BlockPlacement& placement) {

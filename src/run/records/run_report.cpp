@@ -62,12 +62,12 @@ void check_html_path(const std::filesystem::path& path) {
   std::error_code failed;
   if (!std::filesystem::exists(path, failed)) return;
   if (!std::filesystem::is_regular_file(path, failed))
-    throw usage_error(fmt::format("--report: '{}' is not a regular file", path.string()), "choose another name");
+    throw usage_error(fmt::format("report: '{}' is not a regular file", path.string()), "choose another name");
   if (std::filesystem::is_empty(path, failed)) return;
   std::string start(9, ' ');
   std::ifstream(path).read(start.data(), static_cast<std::streamsize>(start.size()));
   if (start == "<!doctype" || start == "<!DOCTYPE") return;
-  throw usage_error(fmt::format("--report: '{}' exists and is not an HTML file", path.string()),
+  throw usage_error(fmt::format("report: '{}' exists and is not an HTML file", path.string()),
                     "choose another name, or remove it");
 }
 

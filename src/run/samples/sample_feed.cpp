@@ -318,16 +318,23 @@ std::optional<float> one_number(const data::Array& array) {
   return number;
 }
 
-bool has_values(const calibration::Statistics& statistics) {
-  return std::any_of(statistics.tensors.begin(), statistics.tensors.end(),
-                     [](const auto& tensor) { return tensor.second.has_values(); });
+// Bodies that no sample comes to have none either, whatever the samples hold.
+bool lack_values(const onnx::Model& model, const graph::Index& index, const calibration::Statistics& statistics) {
+  const auto is_in_body = [&](const std::string& value) {
+    const int producer = index.producer(value);
+    return producer != graph::kNone && model.graph.nodes[static_cast<std::size_t>(producer)].body() != 0;
+  };
+  const auto& tensors = statistics.tensors;
+  return std::none_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.second.has_values(); }) &&
+         std::any_of(tensors.begin(), tensors.end(), [&](const auto& tensor) { return !is_in_body(tensor.first); });
 }
 
 }  // namespace
 
 std::vector<std::string> suspicions(const onnx::Model& model, const calibration::Statistics& statistics) {
   const auto samples = statistics.samples, repeated = statistics.repeated;
-  if (samples > 0 && !statistics.tensors.empty() && !has_values(statistics))
+  const graph::Index index(model);
+  if (samples > 0 && lack_values(model, index, statistics))
     throw bad_input("the samples hold no values: an axis of their arrays has the length 0",
                     "save arrays with at least one row");
   std::vector<std::string> notes;
@@ -337,7 +344,6 @@ std::vector<std::string> suspicions(const onnx::Model& model, const calibration:
     notes.push_back(
         fmt::format("{} of {} samples {} the same as another one", repeated, samples, repeated == 1 ? "is" : "are"));
   }
-  const graph::Index index(model);
   for (const auto& input : model.graph.inputs) {
     const auto found = statistics.tensors.find(input.name);
     if (found == statistics.tensors.end() || !found->second.has_values()) continue;
