@@ -75,6 +75,7 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
                          QuantizeResult& told) {
   const auto note = [&](const auto& notes) { told.notes.insert(told.notes.end(), notes.begin(), notes.end()); };
   auto& model = prepared.model;
+  const bool by_rows = quantization::scales_rows(model);
   auto placement = quantization::place_dynamic(model, config, prepared.transposed);
   note(placement.notes);
   quantization::Proposals proposals;
@@ -89,6 +90,10 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
   told.nodes_in_float = placement.in_float;
   graph::deduplicate_constants(made, prepared.shapes_stored_once, true);
   graph::recompute_constants_at_load(made, prepared.folded);
+  if (by_rows) {
+    told.notes.emplace_back("what a product reads has a scale for each row, that is, for each token");
+    return made;
+  }
   told.notes.emplace_back(
       "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
       "--weights-only with 8 bits does not depend on the batch");
