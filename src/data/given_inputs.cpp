@@ -350,6 +350,47 @@ std::vector<std::int64_t> synthetic_shape(const InputSpec& input, const std::vec
   return shape;
 }
 
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+// How long a decoder's cache is, and the ids that follow it: as declared, given, or made up.
+struct DecoderLengths {
+  std::int64_t rows = 1, cached = 0, steps = 0;
+};
+
+DecoderLengths decoder_lengths(std::span<const InputSpec> inputs, const Shapes& given, const MadeUp& how) {
+  DecoderLengths lengths{.cached = how.cached, .steps = how.steps};
+  const auto take = [](std::int64_t& length, const std::vector<std::int64_t>& dims, std::size_t axis) {
+    if (axis < dims.size() && dims[axis] >= 0) length = dims[axis];
+  };
+  for (const auto& input : inputs) {
+    const auto found = given.find(input.name);
+    const auto dims = found != given.end() ? found->second : input.shape.value_or(std::vector<std::int64_t>());
+    if (input.name == kTokenIds) {
+      take(lengths.rows, dims, 0);
+      take(lengths.steps, dims, 1);
+    } else if (input.name.starts_with(kCache) && dims.size() > 2) {
+      take(lengths.cached, dims, dims.size() - 2);
+    }
+  }
+  return lengths;
+}
+
+// The given shapes, and those of what a decoder reads beside its ids.
+Shapes with_decoder_shapes(std::span<const InputSpec> inputs, Shapes shapes, const DecoderLengths& lengths) {
+  for (const auto& input : inputs) {
+    const bool is_cache = input.name.starts_with(kCache), is_mask = input.name == kMask;
+    if (!input.shape || input.name == kCacheBranch) continue;
+    if (!is_cache && !is_mask && input.name != kTokenIds && input.name != kPositions && input.name != kTypes) continue;
+    auto shape = *input.shape;
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+      const auto later = (is_cache || is_mask ? lengths.cached : 0) + (is_cache ? 0 : lengths.steps);
+      if (shape[axis] < 0) shape[axis] = axis == 0 ? lengths.rows : later;
+    }
+    shapes.try_emplace(input.name, std::move(shape));
+  }
+  return shapes;
+}
+
 template <class T, class Value>
 void fill_synthetic(std::span<std::byte> bytes, Value value) {
   for (std::size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
@@ -388,16 +429,18 @@ void fill_with_values(std::span<std::byte> bytes, onnx::DataType type, const Mad
 
 }  // namespace
 
-std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
-                                    const std::map<std::string, std::vector<std::int64_t>>& shapes,
+std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs, const Shapes& given_shapes,
                                     std::span<const std::string> values, const MadeUp& how) {
   const auto numbers = parse_given_values(values);
   (void)without_given({inputs.begin(), inputs.end()}, numbers);
+  const bool of_decoder = is_decoder({inputs.begin(), inputs.end()});
+  const auto lengths = decoder_lengths(inputs, given_shapes, how);
+  const auto shapes = of_decoder ? with_decoder_shapes(inputs, given_shapes, lengths) : given_shapes;
   std::vector<Array> arrays;
   for (const auto& input : inputs) {
     const auto given = shapes.find(input.name);
     const auto* number = number_of(numbers, input.name);
-    if (number != nullptr && given == shapes.end()) {
+    if (number != nullptr && !given_shapes.contains(input.name)) {
       arrays.push_back(array_of(input, *number, 1));
       continue;
     }
@@ -408,7 +451,13 @@ std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
     }
     const std::string where = fmt::format("input '{}'", input.name);
     const Buffer buffer = allocate(size_of(input.type, shape, where), where);
-    fill_with_values(buffer.bytes, input.type, how);
+    const auto position = [&](std::size_t i) {
+      return lengths.cached + static_cast<std::int64_t>(i) % std::max<std::int64_t>(lengths.steps, 1);
+    };
+    if (of_decoder && input.name == kPositions && input.type == onnx::DataType::int64)
+      fill_synthetic<std::int64_t>(buffer.bytes, position);
+    else
+      fill_with_values(buffer.bytes, input.type, how);
     arrays.push_back({input.type, std::move(shape), buffer.bytes, buffer.memory});
   }
   return arrays;

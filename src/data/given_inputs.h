@@ -82,12 +82,13 @@ struct MadeUp {
   bool begins_with_zeros = false;  // a quarter of each array of floats, as silence and black are
   std::int64_t pixels = 224;       // height and width of a picture that says neither
   std::int64_t steps = 128;        // any other free dimension
+  std::int64_t cached = 128;       // the length of a decoder's cache
 };
 
 /// One array for each input, the same at every call: floats as `how` says, bytes as of a picture, all other integers 1.
 /// `shapes` says what is not declared, or differs. Other free dimensions become 1 (the first axis), 3 (the channels of
-/// a picture, if they are free as well), or what `how` says. Throws bad_input where a shape given does not fit the
-/// input, or the rank is unknown.
+/// a picture, if they are free as well), or what `how` says. A decoder's mask is as long as its cache and its ids, and
+/// its positions follow the cache. Throws bad_input where a shape given does not fit the input, or the rank is unknown.
 /// `values` are those of --input.
 std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs,
                                     const std::map<std::string, std::vector<std::int64_t>>& shapes,

@@ -73,7 +73,8 @@ class Bench {
     result_.synthetic = !has_samples();
     for (auto& entry : entries_) {
       if (result_.synthetic) {
-        entry.samples.push_back(data::synthetic_inputs(entry.inputs, options_.input_shapes, options_.input_values));
+        entry.samples.push_back(
+            data::synthetic_inputs(entry.inputs, options_.input_shapes, options_.input_values, {.cached = 0}));
       } else if (options_.samples != nullptr && &entry != &entries_.front()) {
         entry.samples = in_order_of(entry);
       } else {

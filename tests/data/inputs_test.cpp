@@ -268,5 +268,26 @@ TEST(MadeUpInputs, HaveTheSizeThatIsAskedFor) {
   EXPECT_GT(*high, 1.8F);
 }
 
+TEST(MadeUpInputs, OfADecoderFitEachOther) {
+  const std::vector<InputSpec> inputs{{"input_ids", DataType::int64, Shape{-1, -1}},
+                                      {"attention_mask", DataType::int64, Shape{-1, -1}},
+                                      {"position_ids", DataType::int64, Shape{-1, -1}},
+                                      {"past_key_values.0.key", DataType::float32, Shape{-1, 2, -1, 8}}};
+  const auto shapes = [&](const std::map<std::string, Shape>& given, const MadeUp& how) {
+    std::vector<Shape> all;
+    for (const auto& array : synthetic_inputs(inputs, given, {}, how)) all.push_back(array.shape);
+    return all;
+  };
+  EXPECT_EQ(shapes({}, {}), (std::vector<Shape>{{1, 128}, {1, 256}, {1, 128}, {1, 2, 128, 8}}));
+  EXPECT_EQ(shapes({}, {.steps = 1, .cached = 9}), (std::vector<Shape>{{1, 1}, {1, 10}, {1, 1}, {1, 2, 9, 8}}));
+  EXPECT_EQ(shapes({{"input_ids", {3, 4}}}, {.cached = 0}), (std::vector<Shape>{{3, 4}, {3, 4}, {3, 4}, {3, 2, 0, 8}}));
+  EXPECT_EQ(shapes({{"past_key_values.0.key", {1, 2, 5, 8}}, {"attention_mask", {1, 7}}}, {.steps = 2}),
+            (std::vector<Shape>{{1, 2}, {1, 7}, {1, 2}, {1, 2, 5, 8}}));
+  const auto arrays = synthetic_inputs(inputs, {}, {}, {.steps = 2, .cached = 9});
+  std::vector<std::int64_t> positions(2);
+  std::memcpy(positions.data(), arrays[2].bytes.data(), arrays[2].bytes.size());
+  EXPECT_EQ(positions, (std::vector<std::int64_t>{9, 10}));
+}
+
 }  // namespace
 }  // namespace detent::data::test

@@ -192,3 +192,21 @@ def test_a_node_that_was_folded_is_named_as_such(named: str, why: str, option: s
     done = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, option, named)
     assert done.returncode == 2 and re.search(f"{option}: {why}", done.stderr), done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "q.onnx").exists()
+
+
+def test_what_an_identity_hands_on_is_stored_once(tmp_path: Path) -> None:
+    """As exporters write a weight that several layers share: the first reads it, the others through an Identity each."""
+    nodes = [
+        helper.make_node("Identity", ["W"], ["v"]),
+        helper.make_node("MatMul", ["x", "W"], ["a"], "a"),
+        helper.make_node("Relu", ["a"], ["r"], "r"),
+        helper.make_node("MatMul", ["r", "v"], ["y"], "y"),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", N]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], made("identity", "u")[1])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--bits", "8")
+    written = onnx.load(tmp_path / "q.onnx").graph
+    assert [node.op_type for node in written.node] == ["MatMulNBits", "Relu", "MatMulNBits"]
+    assert sum(t.data_type == TensorProto.UINT8 and int(np.prod(t.dims)) >= N * N for t in written.initializer) == 1

@@ -274,3 +274,28 @@ def test_weights_that_are_not_finite(tmp_path: Path) -> None:
     told = dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx", "--set", "allow-nonfinite")
     assert any("stays in float" in note for note in told["notes"])
     assert {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node} >= {"MatMul", "MatMulInteger"}
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+def test_each_token_of_a_decoder_has_a_scale(tmp_path: Path, opset: int) -> None:
+    """A decoder by the names of its inputs: one row is far larger than the others, and one is zero."""
+    nodes = [
+        helper.make_node("MatMul", ["input_ids", "w"], ["y"]),
+        helper.make_node("Gemm", ["input_ids", "v", "b"], ["z"]),
+        helper.make_node("Identity", ["past_key_values.0.key"], ["present"]),
+    ]
+    tensors = {"w": normal(64, 48), "v": normal(64, 48), "b": normal(48)}
+    inputs = {"input_ids": ("n", 64), "past_key_values.0.key": ("n", 2, "past", 8)}
+    save(tmp_path / "m.onnx", nodes, tensors, inputs, ["y", "z", "present"])
+    model = onnx.load(tmp_path / "m.onnx")
+    model.opset_import[0].version = opset
+    onnx.save(model, tmp_path / "m.onnx")
+    dynamic(tmp_path / "m.onnx", tmp_path / "d.onnx")
+    rows = normal(6, 64)
+    rows[0] *= 3000
+    rows[1] = 0
+    sample = {"input_ids": rows, "past_key_values.0.key": np.zeros((6, 2, 0, 8), np.float32)}
+    y, z, _ = support.load(tmp_path / "d.onnx").run(None, sample)
+    assert np.array_equal(y[1], np.zeros(48)) and np.array_equal(z[1], tensors["b"])
+    for found, expected in ((y, rows @ tensors["w"]), (z, rows @ tensors["v"] + tensors["b"])):
+        assert np.max(np.abs(found[2:] - expected[2:])) < 0.01 * np.max(np.abs(expected[2:]))

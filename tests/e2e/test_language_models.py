@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import decoders
+import inject_outliers
 import numpy as np
 import onnx
 import pytest
@@ -125,9 +126,34 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
         weights = json.loads(result.stdout)["weights"]
         assert {w["bits"] for w in weights if "lm_head" in w["node"]} == {4 if name == "named" else 8}
         assert any(w["method"] == "grid" for w in weights) == (name != "search")
+        types = {t.data_type for t in onnx.load(tmp_path / f"{name}.onnx").graph.initializer}
+        assert (onnx.TensorProto.FLOAT16 in types) == (name != "search")  # scales of grids
         assert all(w["sqnr_db"] > 30 for w in weights if w["method"] == "grid")
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
     assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_large_channels_cost_integers_nothing(tmp_path: Path, ids: Path, samples: bool) -> None:
+    """With dynamic activations factors move from normalizations into weights, by samples or by token ids drawn at random."""
+    random, db, nodes = np.random.default_rng(4), {}, {}
+    unseen = random.integers(0, decoders.VOCABULARY, (1, 64))
+    sample = {"input_ids": unseen, "attention_mask": np.ones_like(unseen), **decoders.empty_cache()}
+    for name in ("even", "uneven"):
+        model = decoders.decoder()
+        if name == "uneven":
+            assert inject_outliers.inject(model) > 0
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        command = ["quantize", tmp_path / f"{name}.onnx", "-o", tmp_path / "q.onnx", "--activations", "dynamic", "--no-bench"]
+        options = ["--calibration-data", ids, "--batch-size", 1] if samples else []
+        result = support.detent(*command, *options, "--json", "--quiet")
+        assert result.returncode == 0, result.stderr
+        assert any("large channels" in note for note in json.loads(result.stdout)["notes"])
+        in_float = support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample])
+        db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / "q.onnx"), [sample]))
+        nodes[name] = len(onnx.load(tmp_path / "q.onnx").graph.node)
+    assert db["uneven"] > db["even"] - 3, db
+    assert nodes["uneven"] == nodes["even"]
 
 
 @pytest.mark.parametrize("runtime", support.RUNTIMES, ids=lambda path: path.name)

@@ -312,6 +312,26 @@ TEST(ScaleChannels, ByTheirMakerForTheNextConvolution) {
   EXPECT_EQ(model.graph.nodes[2].inputs()[0], "v_equalized");
 }
 
+TEST(ScaleChannels, ByTheGainOfANormalization) {
+  const std::vector<Node> gains{{"Mul", "gain", {"x", "g"}, {"v"}},
+                                {"Mul", "gain", {"g", "x"}, {"v"}},
+                                {"SimplifiedLayerNormalization", "norm", {"x", "g"}, {"v"}}};
+  for (const auto& gain : gains) {
+    Model model =
+        make_model({gain, {"MatMul", "next", {"v", "u"}, {"y"}}},
+                   {floats("g", {2}, {8, 3}), floats("u", {2, 1}, {1, 1})}, 17, {value("x", {1, 2})}, {value("y")});
+    ChannelScaling scaling;
+    scaling.value = "v";
+    scaling.factors = {4, 0.5F};
+    scaling.readers = {{1, "u", 0}};
+    ValueTypes types;
+    scale_channels(model, types, {scaling}, keep);
+    EXPECT_EQ(model.graph.nodes.size(), 2U);
+    EXPECT_EQ(elements<float>(initializer(model, "g")), (Floats{2, 6}));
+    EXPECT_EQ(elements<float>(initializer(model, "u")), (Floats{4, 0.5F}));
+  }
+}
+
 TEST(ScaleChannels, OthersGetTheValueUnderItsName) {
   Model model = scalable({{"Tanh", "t", {"v"}, {"y"}}}, {value("y"), value("v")});
   ValueTypes types;

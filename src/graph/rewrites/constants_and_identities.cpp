@@ -145,9 +145,15 @@ void merge_equal_constants(onnx::Model& model, const std::vector<int>& nodes) {
     }
     for (const auto& a : node.attributes()) key.append("\0\0", 2).append(a.raw().view());
     const auto& outputs = node.outputs();
-    const auto [found, is_new] = first.try_emplace(std::move(key), &node);
     const bool is_free =
         std::none_of(outputs.begin(), outputs.end(), [&](const auto& o) { return index.is_captured(o); });
+    if (node.is("Identity") && is_free) {  // of a weight that others read as it is
+      const auto& input = node.inputs()[0];
+      const auto found = same.find(input);
+      same[outputs[0]] = found == same.end() ? input : std::string(found->second);
+      continue;
+    }
+    const auto [found, is_new] = first.try_emplace(std::move(key), &node);
     if (is_new || !is_free || found->second->outputs().size() != outputs.size()) continue;
     for (std::size_t o = 0; o < outputs.size(); ++o) same[outputs[o]] = found->second->outputs()[o];
   }

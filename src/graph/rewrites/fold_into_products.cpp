@@ -534,16 +534,26 @@ std::vector<float> inverses(const std::vector<float>& factors) {
   return result;
 }
 
-// The node whose constants can take the factors in: a LayerNormalization whose result and whose constants nobody else
-// reads.
-const onnx::Node* absorbing(const onnx::Model& model, const Index& index, const ChannelScaling& scaling) {
-  const int producer = index.producer(scaling.value);
-  if (producer == kNone || !scaling.last_axis) return nullptr;
-  const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+// What a normalization multiplies its result by, and adds to it.
+std::vector<std::string> gains_of(const Index& index, const onnx::Node& node, const std::string& value) {
   const auto& inputs = node.inputs();
-  if (!node.is("LayerNormalization") || index.consumers(scaling.value).size() != scaling.readers.size() ||
-      index.is_output(scaling.value) || index.is_captured(scaling.value)) {
-    return nullptr;
+  const auto& type = node.op_type();
+  if (node.outputs()[0] != value || inputs.size() < 2) return {};
+  if (type == "RMSNormalization" || type == "SimplifiedLayerNormalization") return {inputs[1]};
+  if (type == "SkipSimplifiedLayerNormalization" && inputs.size() > 2) return {inputs[2]};
+  if (node.is("Mul")) return {inputs[index.initializer(inputs[0]) == kNone ? 1 : 0]};
+  if (!node.is("LayerNormalization")) return {};
+  return inputs.size() > 2 && !inputs[2].empty() ? std::vector{inputs[1], inputs[2]} : std::vector{inputs[1]};
+}
+
+// The constants that can take the factors in: of a normalization whose result and whose constants nobody else reads.
+std::vector<std::string> absorbing(const onnx::Model& model, const Index& index, const ChannelScaling& scaling) {
+  const int producer = index.producer(scaling.value);
+  if (producer == kNone || !scaling.last_axis) return {};
+  const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
+  if (index.consumers(scaling.value).size() != scaling.readers.size() || index.is_output(scaling.value) ||
+      index.is_captured(scaling.value)) {
+    return {};
   }
   const auto is_free = [&](const std::string& name) {
     const int i = index.initializer(name);
@@ -552,8 +562,8 @@ const onnx::Node* absorbing(const onnx::Model& model, const Index& index, const 
     return tensor.type == onnx::DataType::float32 && tensor.dims.size() == 1 &&
            tensor.count() == static_cast<std::int64_t>(scaling.factors.size());
   };
-  const bool has_bias = inputs.size() > 2 && !inputs[2].empty();
-  return is_free(inputs[1]) && (!has_bias || is_free(inputs[2])) ? &node : nullptr;
+  auto gains = gains_of(index, node, scaling.value);
+  return std::ranges::all_of(gains, is_free) ? gains : std::vector<std::string>();
 }
 
 // [channels], or [channels, 1, …] behind the batch of a convolution's input.
@@ -579,10 +589,8 @@ class Scaler {
     if (const auto found = types_.find(scaling.value); found != types_.end()) types_[name] = ValueType(found->second);
     if (scaling.maker) {
       divide_by_maker(scaling, name);
-    } else if (const auto* node = absorbing(model_, index_, scaling)) {
-      for (std::size_t i = 1; i < node->inputs().size(); ++i) {
-        if (!node->inputs()[i].empty()) multiply(node->inputs()[i], 0, inverses(scaling.factors));
-      }
+    } else if (const auto gains = absorbing(model_, index_, scaling); !gains.empty()) {
+      for (const auto& gain : gains) multiply(gain, 0, inverses(scaling.factors));
       rename(scaling.value, name);
       types_.erase(scaling.value);
     } else {

@@ -3,15 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "config/enum_names.h"
 #include "config/presets.h"
+#include "data/given_inputs.h"
+#include "exec/emit.h"
+#include "exec/session.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
@@ -24,13 +33,17 @@
 #include "quantization/emit/qdq.h"
 #include "quantization/placement/placement.h"
 #include "quantization/weight_operators.h"
+#include "remedies/equalization.h"
 #include "remedies/remedies.h"
+#include "run/comparison/latency.h"
 #include "run/comparison/outcome.h"
 #include "run/comparison/pairing.h"
+#include "run/files/outputs.h"
 #include "run/model/finish.h"
 #include "run/model/format_choice.h"
 #include "run/model/prepare.h"
 #include "run/records/run_report.h"
+#include "run/samples/samples.h"
 
 namespace detent::pipeline {
 
@@ -76,6 +89,7 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
                          QuantizeResult& told) {
   const auto note = [&](const auto& notes) { told.notes.insert(told.notes.end(), notes.begin(), notes.end()); };
   auto& model = prepared.model;
+  const bool by_rows = quantization::scales_rows(model);
   auto placement = quantization::place_dynamic(model, config, prepared.transposed);
   note(placement.notes);
   quantization::Proposals proposals;
@@ -90,6 +104,10 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
   told.nodes_in_float = placement.in_float;
   graph::deduplicate_constants(made, prepared.shapes_stored_once, true);
   graph::recompute_constants_at_load(made, prepared.folded);
+  if (by_rows) {
+    told.notes.emplace_back("what a product reads has a scale for each row, that is, for each token");
+    return made;
+  }
   told.notes.emplace_back(
       "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
       "--weights-only with 8 bits does not depend on the batch");
@@ -98,7 +116,113 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
 
 }  // namespace
 
+namespace {
+
+using Inputs = std::vector<data::Array>;
+
+// Without samples ids are drawn from the table. That is no text, but the channels that are large in text are so here.
+std::vector<Inputs> inputs_to_observe(const Run& run, const std::vector<data::InputSpec>& specs) {
+  constexpr std::size_t kMost = 8, kMadeUp = 4;
+  if (run.recipe.has_samples) return run::first_samples(*run.open_samples(specs), kMost);
+  const auto& transformer = run.result.transformer;
+  if (!transformer || !transformer->embedding || transformer->embedding->entries < 1) return {};
+  std::vector<Inputs> made;
+  for (std::size_t m = 0; m < kMadeUp; ++m) {
+    auto& arrays = made.emplace_back(data::synthetic_inputs(specs, {}, run.options.input_values, {.cached = 0}));
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].name != data::kTokenIds || specs[i].type != onnx::DataType::int64) continue;
+      const auto ids = std::make_shared<std::vector<std::int64_t>>(arrays[i].bytes.size() / sizeof(std::int64_t));
+      for (std::size_t t = 0; t < ids->size(); ++t) (*ids)[t] = random_at(m, 0, t)[0] % transformer->embedding->entries;
+      arrays[i].bytes = std::as_bytes(std::span<const std::int64_t>(*ids));
+      arrays[i].owner = ids;
+    }
+  }
+  return made;
+}
+
+// Of values that a normalization hands to nothing but such products: there factors become part of its constants.
+std::vector<graph::ChannelScaling> smoothable(const run::Prepared& prepared, const QuantConfig& config) {
+  const auto& model = prepared.model;
+  const graph::Index index(model);
+  quantization::Placement placement;
+  placement.selected.resize(model.graph.nodes.size());
+  std::set<std::string> values;
+  for (const auto n : quantization::place_dynamic(model, config, prepared.transposed).nodes) {
+    const auto& node = model.graph.nodes[n];
+    placement.selected[n] = node.is("MatMul") || node.is("Gemm");
+    if (placement.selected[n] && values.insert(node.inputs()[0]).second)
+      placement.marks.push_back(
+          {.value = node.inputs()[0], .granularity = {}, .shares = {}, .float_readers_unrounded = true});
+  }
+  auto found = remedies::equalizable(model, index, placement);
+  std::erase_if(found, [&](const graph::ChannelScaling& scaling) {
+    const int maker = index.producer(scaling.value);
+    if (maker == graph::kNone || index.consumers(scaling.value).size() != scaling.readers.size()) return true;
+    const auto& node = model.graph.nodes[static_cast<std::size_t>(maker)];
+    const bool by_constant = node.is("Mul") && std::ranges::any_of(node.inputs(), [&](const auto& input) {
+                               return index.initializer(input) != graph::kNone;
+                             });
+    if (!by_constant && node.op_type().find("Norm") == std::string::npos) return true;
+    return std::ranges::any_of(scaling.readers, [&](const auto& reader) {
+      return std::ranges::any_of(prepared.transposed, [&](const auto& pair) {
+        return pair.first == reader.weight || pair.second == reader.weight;  // stored once, as it is
+      });
+    });
+  });
+  return found;
+}
+
+// As products will read them: each row over its largest magnitude.
+void add_rows(const data::Array& array, remedies::ChannelExtremes& extremes) {
+  std::vector<float> values(array.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), array.bytes.data(), array.bytes.size());
+  const auto width = static_cast<std::size_t>(array.shape.back());
+  for (std::size_t at = 0; at + width <= values.size(); at += width) {
+    const std::span row(values.data() + at, width);
+    float largest = 0;
+    for (const float value : row) largest = std::max(largest, std::abs(value));
+    for (float& value : row) value = largest > 0 ? value / largest : 0;
+  }
+  extremes.add(values, array.shape, true);
+}
+
+// Channels that are large in a decoder's normalized values are divided by factors, and the weights multiplied: what
+// the model computes stays the same (SmoothQuant).
+void smooth_channels(Run& run) {
+  auto& prepared = run.prepared;
+  auto& model = prepared.model;
+  const auto budget = run.options.resources.memory_budget;
+  if (!quantization::scales_rows(model) || (budget && 3 * run::size_on_disk(model) > *budget)) return;
+  auto scalings = smoothable(prepared, run.options.config);
+  const auto samples = scalings.empty() ? std::vector<Inputs>() : inputs_to_observe(run, run::input_specs(model));
+  if (samples.empty()) return;
+  std::vector<std::string> values;
+  for (const auto& scaling : scalings) values.push_back(scaling.value);
+  std::vector<remedies::ChannelExtremes> extremes(scalings.size());
+  try {
+    exec::Session session(run.load_runtime(), exec::emit(model, {.taps = {}, .outputs = values, .input_shapes = {}}),
+                          "the float model", {.threads = run.options.threads, .stop = run.options.stop});
+    for (const auto& sample : samples) {
+      const auto results = session.run(sample, "channels");
+      for (std::size_t v = 0; v < results.size(); ++v) add_rows(results[v], extremes[v]);
+    }
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::interrupted || run.recipe.has_samples) throw;
+    return;  // inputs that were made up
+  }
+  const graph::Index index(model);
+  for (std::size_t v = 0; v < scalings.size(); ++v)
+    scalings[v].factors = remedies::equalizing_factors(model, index, scalings[v], extremes[v], {});
+  graph::scale_channels(model, prepared.types, scalings, run::file_store(run.work->scratch(), "smoothed"));
+  run.note({fmt::format("{}: large channels are divided by factors that weights make up for, as {} show them",
+                        count_with_noun(scalings.size(), "normalized value"),
+                        run.recipe.has_samples ? "samples" : "token ids drawn at random")});
+}
+
+}  // namespace
+
 void emit_dynamic(Run& run) {
+  smooth_channels(run);
   run.model = dynamic_form(run.options.config, run.options.allow_nonfinite, run.prepared, run.result);
 }
 

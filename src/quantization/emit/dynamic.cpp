@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "data/given_inputs.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
@@ -47,7 +48,11 @@ TensorData transposed(const TensorData& bytes, std::size_t rows, std::size_t col
 class Emitter {
  public:
   Emitter(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights)
-      : model_(std::move(model)), placement_(placement), weights_(weights), index_(model_) {}
+      : model_(std::move(model)),
+        placement_(placement),
+        weights_(weights),
+        index_(model_),
+        scales_rows_(scales_rows(model_)) {}
 
   onnx::Model run() {
     std::vector<Node> nodes;
@@ -141,6 +146,42 @@ class Emitter {
     return found->second;
   }
 
+  struct Rows {
+    std::string scaled, largest;
+  };
+
+  // Each row of the value over its largest magnitude. What a decoder's first tokens have in some channels is thousands
+  // of times as large as what others have, so that one scale for all of them left those nothing.
+  const Rows& scale_rows(const std::string& value, std::vector<Node>& nodes) {
+    const auto [found, is_new] = rows_.try_emplace(value);
+    if (!is_new) return found->second;
+    auto& [scaled, largest] = found->second;
+    const auto magnitudes = index_.fresh_name(value + "_magnitudes"), most = index_.fresh_name(value + "_most");
+    scaled = index_.fresh_name(value + "_of_rows");
+    largest = index_.fresh_name(value + "_rows");
+    if (least_.empty()) {  // rows of zeros stay what they are
+      const std::vector least{1e-30F};
+      least_ = index_.fresh_name("least_of_rows");
+      new_tensors_.push_back(onnx::make_tensor<float>(least_, DataType::float32, {}, least));
+    }
+    nodes.emplace_back("Abs", index_.fresh_name(value + "_Abs"), std::vector{value}, std::vector{magnitudes});
+    Node reduce("ReduceMax", index_.fresh_name(value + "_ReduceMax"), {magnitudes}, {most});
+    if (constexpr std::int64_t kAxesAsInput = 18; model_.opset() >= kAxesAsInput) {
+      if (last_axis_.empty()) {
+        const std::vector<std::int64_t> last{-1};
+        last_axis_ = index_.fresh_name("axis_of_rows");
+        new_tensors_.push_back(onnx::make_tensor<std::int64_t>(last_axis_, DataType::int64, {1}, last));
+      }
+      reduce.set_inputs({magnitudes, last_axis_});
+    } else {
+      reduce.set_attribute(Attribute::of_ints("axes", {-1}));
+    }
+    nodes.push_back(std::move(reduce));
+    nodes.emplace_back("Max", index_.fresh_name(value + "_Max"), std::vector{most, least_}, std::vector{largest});
+    nodes.emplace_back("Div", index_.fresh_name(value + "_Div"), std::vector{value, largest}, std::vector{scaled});
+    return found->second;
+  }
+
   void product(const Node& node, std::vector<Node>& nodes) {
     const auto& name = node.inputs()[1];
     const bool filter = node.is("Conv");
@@ -150,7 +191,9 @@ class Emitter {
     // A filter's outputs are its result's second axis.
     if (filter && !scale_dims.empty()) scale_dims.insert(scale_dims.end(), weight(name).dims.size() - 2, 1);
     const auto stored = store(name, scale_dims, node.int_or("transB", 0) != 0, filter);  // ConvInteger has one
-    const auto read = quantize(node.inputs()[0], nodes);
+    const bool by_rows = scales_rows_ && !filter && node.body() == 0;
+    const auto rows = by_rows ? scale_rows(node.inputs()[0], nodes) : Rows{node.inputs()[0], {}};
+    const auto read = quantize(rows.scaled, nodes);
     const auto& output = node.outputs()[0];
     const auto sums = index_.fresh_name(output + "_sums"), floats = index_.fresh_name(output + "_sums_cast");
     const auto scale = index_.fresh_name(output + "_scales");
@@ -163,7 +206,11 @@ class Emitter {
                        std::vector{scale});
     const bool has_bias = node.inputs().size() > 2 && !node.inputs()[2].empty();
     const auto value = has_bias ? index_.fresh_name(output + "_without_bias") : output;
-    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Mul"), std::vector{floats, scale}, std::vector{value});
+    const auto made = by_rows ? index_.fresh_name(output + "_by_rows") : value;
+    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Mul"), std::vector{floats, scale}, std::vector{made});
+    if (by_rows)
+      nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Rows"), std::vector{made, rows.largest},
+                         std::vector{value});
     if (!has_bias) return;
     const auto bias = filter ? spread_bias(node.inputs()[2], weight(name).dims.size(), nodes) : node.inputs()[2];
     nodes.emplace_back("Add", index_.fresh_name(node.id() + "_Add"), std::vector{value, bias}, std::vector{output});
@@ -232,12 +279,21 @@ class Emitter {
   const DynamicPlacement& placement_;
   const AssignedValues& weights_;
   graph::Index index_;
+  bool scales_rows_;
   std::map<std::tuple<std::string, std::vector<std::int64_t>, bool>, Stored> stored_;
   std::map<std::string, Stored> activations_;
+  std::map<std::string, Rows> rows_;
+  std::string least_, last_axis_;
   std::vector<Tensor> new_tensors_;
 };
 
 }  // namespace
+
+bool scales_rows(const onnx::Model& model) {
+  std::vector<data::InputSpec> inputs;
+  for (const auto& input : model.graph.inputs) inputs.push_back({.name = input.name, .type = {}, .shape = {}});
+  return data::is_decoder(inputs);
+}
 
 onnx::Model emit_dynamic(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights) {
   return Emitter(std::move(model), placement, weights).run();

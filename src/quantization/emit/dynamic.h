@@ -14,6 +14,10 @@
 
 namespace detent::quantization {
 
+/// Whether each row of what a product reads has a scale of its own: of decoders with a cache, whose first tokens have
+/// values thousands of times as large as the others.
+bool scales_rows(const onnx::Model& model);
+
 /// `weights` are what place_dynamic() marked, assigned; a node with a weight that has no entry there stays in float.
 /// The nodes are those that ONNX Runtime's quantize_dynamic writes, and that the runtime fuses to
 /// DynamicQuantizeMatMul or MatMulIntegerToFloat; a value that several products read is quantized once. A Gemm becomes

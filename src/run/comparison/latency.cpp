@@ -140,29 +140,23 @@ std::string too_costly(const LatencyRequest& request) {
                        format_size(request.memory), format_size(request.memory_budget));
   }
   if (least_seconds(request) > std::max(kTolerable, 2 * kShareOfRun * request.run_seconds))
-    return fmt::format("one run takes about {:.1f} s; detent bench takes the time", request.sample_seconds);
+    return request.one_open
+               ? fmt::format("opening the models in turns would take about {:.1f} s; detent bench takes the time",
+                             least_seconds(request))
+               : fmt::format("one run takes about {:.1f} s; detent bench takes the time", request.sample_seconds);
   return "";
 }
 
-std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequest& request,
-                                 std::span<const std::filesystem::path> quantized) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  LatencyChange common;
-  common.synthetic = request.source == nullptr;
-  std::vector<std::vector<data::Array>> samples;
-  if (common.synthetic) {
-    samples.push_back(data::synthetic_inputs(input_specs(onnx::read_model(quantized.front())), {}));
-  } else {
-    samples = first_samples(*request.source, request.samples, kMostBytes);
-  }
-  common.samples = samples.size();
-  common.threads = static_cast<int>(thread_count(request.threads));
+using Samples = std::vector<std::vector<data::Array>>;
+
+std::vector<Latency> latencies_on(const exec::Runtime& runtime, const LatencyRequest& request,
+                                  std::span<const std::filesystem::path> quantized, const Samples& samples,
+                                  double seconds) {
   exec::SessionOptions options{exec::SessionMode::deployed, request.threads, request.stop, true};
   const auto opener = [&](const std::filesystem::path& model) {
     return [&runtime, &options, &model] { return exec::Session::of_file(runtime, model, options); };
   };
-  std::vector<std::vector<std::vector<data::Array>>> of_quantized;
+  std::vector<Samples> of_quantized;
   for (const auto& model : quantized) {
     auto& own = of_quantized.emplace_back();
     const auto specs = input_specs(onnx::read_model(model));
@@ -171,17 +165,56 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
   std::vector<exec::Timed> models{{opener(request.float_model), "the float model", samples}};
   for (std::size_t m = 0; m < quantized.size(); ++m)
     models.push_back({opener(quantized[m]), "the quantized model", of_quantized[m]});
+  return latencies(exec::time_interleaved(models, {.seconds = seconds,
+                                                   .least_rounds = request.one_open ? kTurnsOfOne : request.turns,
+                                                   .one_open = request.one_open}));
+}
+
+std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequest& request,
+                                 std::span<const std::filesystem::path> quantized) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  LatencyChange common;
+  common.synthetic = request.source == nullptr;
+  Samples samples;
+  if (common.synthetic) {
+    const auto specs = input_specs(onnx::read_model(quantized.front()));
+    samples.push_back(data::synthetic_inputs(specs, {}, {}, {.cached = 0}));
+  } else {
+    samples = first_samples(*request.source, request.samples, kMostBytes);
+  }
+  common.samples = samples.size();
+  common.threads = static_cast<int>(thread_count(request.threads));
   const double spent = std::chrono::duration<double>(Clock::now() - start).count();
-  const auto all =
-      latencies(exec::time_interleaved(models, {.seconds = seconds_to_take(request) - spent,
-                                                .least_rounds = request.one_open ? kTurnsOfOne : request.turns,
-                                                .one_open = request.one_open}));
+  const auto all = latencies_on(runtime, request, quantized, samples, seconds_to_take(request) - spent);
   std::vector<LatencyChange> changes(quantized.size(), common);
   for (std::size_t m = 0; m < quantized.size(); ++m) {
     changes[m].before = all.front();
     changes[m].after = all[m + 1];
   }
   return changes;
+}
+
+// A decoder reads a text once, and then makes one token after another with all before it in the cache.
+std::vector<std::string> notes_on_one_token(const exec::Runtime& runtime, const LatencyRequest& request,
+                                            std::span<const std::filesystem::path> quantized) {
+  constexpr data::MadeUp kOneToken{.steps = 1};
+  const auto specs = input_specs(onnx::read_model(request.float_model));
+  if (!data::is_decoder(specs) || request.one_open) return {};
+  std::vector<Latency> all;
+  try {
+    all = latencies_on(runtime, request, quantized, {data::synthetic_inputs(specs, {}, {}, kOneToken)},
+                       seconds_to_take(request) / 2);
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::interrupted) throw;
+    return {};  // made-up inputs need not be what the model can take
+  }
+  std::vector<std::string> notes;
+  for (std::size_t m = 1; m < all.size(); ++m)
+    notes.push_back(fmt::format("one token with {} in the cache takes {:.3g} ms, and in float {:.3g} ms: {}",
+                                kOneToken.cached, 1e3 * all[m].median, 1e3 * all.front().median,
+                                speed_words(all[m].ratio)));
+  return notes;
 }
 
 }  // namespace
@@ -207,6 +240,7 @@ MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyR
     std::vector<Latency> all{measured.changes.front().before};
     for (const auto& change : measured.changes) all.push_back(change.after);
     if (auto note = busy_note(all); !note.empty()) measured.notes.push_back(std::move(note));
+    for (auto& note : notes_on_one_token(runtime, request, quantized)) measured.notes.push_back(std::move(note));
     return measured;
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) throw;
