@@ -234,7 +234,7 @@ struct AccuracyConfig {
 
 /// What decides, under the preset `balanced`, whether an operator computes on integers where 8 bits are enough.
 /// `latency`: whether it is faster, with the conversions that this takes, on this machine. `accuracy`: whether it is a
-/// tenth faster. `size`: all do, or none, with weights of 8 bits, where the file is so smaller (and no format is named).
+/// tenth faster. `size`: all do; or, where no format is named and the file is smaller so, none, with weights of 8 bits.
 enum class OptimizeFor { latency, accuracy, size };
 
 /// How the integers of weights are found. `automatic`: each to the nearest; under the preset `balanced` by gptq where

@@ -542,9 +542,7 @@ std::uint64_t graph_bytes(const onnx::Model& model) {
   return bytes;
 }
 
-std::uint64_t bytes_as_it_is(const onnx::Model& model) {
-  return graph_bytes(model) + constant_bytes(model);
-}
+std::uint64_t bytes_as_it_is(const onnx::Model& model) { return graph_bytes(model) + constant_bytes(model); }
 
 std::uint64_t saved_by_8_bits(const onnx::Model& model, const std::set<std::string>& constants) {
   std::uint64_t bytes = 0;

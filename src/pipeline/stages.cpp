@@ -40,8 +40,8 @@ bool by_speed(const Recipe& r) { return config::chooses_by_speed(r.options); }
 bool not_lowered(const Recipe& r) { return !r.lowers_rest; }
 bool judges(const Recipe& r) { return not_lowered(r) && with_samples(r) && r.target->is_ort_cpu; }
 bool any_form(const Recipe& r) {
-  return (by_speed(r) || config::chooses_by_size(r.options)) && r.options.format.empty() && config::may_tune(r.options) && r.target->is_ort_cpu &&
-         r.options.config.quant_format == QuantFormat::qdq;
+  return (by_speed(r) || config::chooses_by_size(r.options)) && r.options.format.empty() &&
+         config::may_tune(r.options) && r.target->is_ort_cpu && r.options.config.quant_format == QuantFormat::qdq;
 }
 bool report_of_samples(const Recipe& r) { return r.reports && r.has_samples; }
 bool on_integers(const Recipe& r) { return r.result != kMixed || mixes_integers(r); }
