@@ -68,7 +68,7 @@ def test_a_search_measures_and_writes_what_one_process_does(net: Path, tmp_path:
         for formats, point in found.items():
             for figure in "sqnr_db", "error", "bytes", "single", "value":
                 assert point.get(figure) == expected[formats].get(figure), (ranks, formats, figure)
-            assert point["expected_seconds"] > 0  # a busy machine times kernels anew
+            assert point["expected_seconds"] >= 0  # a busy machine times kernels anew
             # Of several choices with the same formats, times decide which is expected.
             assert point.get("expected_error") == pytest.approx(expected[formats].get("expected_error"), rel=0.1)
     compared = 0
