@@ -316,10 +316,17 @@ class Finder {
       if (maker == kNone) return nullptr;
       static const std::set<std::string_view> kSteps{
           "Cast", "Reshape", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity"};
-      if (!kSteps.contains(node(maker).op_type())) return &node(maker);
+      if (!kSteps.contains(node(maker).op_type()) && !scales_rows(node(maker))) return &node(maker);
       name = input(node(maker), 0);
     }
     return nullptr;
+  }
+
+  // Whether it divides rows by their largest magnitudes, as products with dynamic scales read them.
+  bool scales_rows(const Node& made) const {
+    const int divisor = made.is("Div") ? index_.producer(input(made, 1)) : kNone;
+    const int largest = divisor != kNone && node(divisor).is("Max") ? index_.producer(input(node(divisor), 0)) : kNone;
+    return largest != kNone && node(largest).is("ReduceMax");
   }
 
   static bool is_activation(const Node& made) {

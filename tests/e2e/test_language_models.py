@@ -126,8 +126,6 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
         weights = json.loads(result.stdout)["weights"]
         assert {w["bits"] for w in weights if "lm_head" in w["node"]} == {4 if name == "named" else 8}
         assert any(w["method"] == "grid" for w in weights) == (name != "search")
-        types = {t.data_type for t in onnx.load(tmp_path / f"{name}.onnx").graph.initializer}
-        assert (onnx.TensorProto.FLOAT16 in types) == (name != "search")  # scales of grids
         assert all(w["sqnr_db"] > 30 for w in weights if w["method"] == "grid")
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
     assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db

@@ -135,7 +135,6 @@ class Emitter {
     BlockNames names;
     if (!tensor.products.empty()) {
       names = stored_.product(t, weight, !tensor.tables.empty() && !tensor.shared);
-      if (tensor.on_grids) names.scales = as_floats(names.scales);
       for (const auto n : tensor.products) {
         replaced_[n] = product(model_.graph.nodes[n], tensor, names);
         if (tensor.on_grids) replaced_[n].front().set_input(0, with_sums(n, tensor));
@@ -151,14 +150,6 @@ class Emitter {
     }
     for (const auto n : tensor.tables)
       replaced_[n].push_back(look_up(model_.graph.nodes[n], tensor, names, type == DataType::uint8));
-  }
-
-  // Files of 4 bits have scales of 16 bits. The runtime casts them once, when it loads the model.
-  std::string as_floats(const std::string& scales) {
-    const auto floats = index_.fresh_name(scales + "_float32");
-    casts_.emplace_back("Cast", index_.fresh_name(scales + "_Cast"), std::vector{scales}, std::vector{floats},
-                        std::vector{Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    return floats;
   }
 
   // The product's input with the sums of its blocks behind it, made where the first product reads them.
@@ -409,7 +400,6 @@ class Emitter {
     auto& graph = model_.graph;
     std::vector<Node> nodes;
     nodes.reserve(graph.nodes.size() + replaced_.size());
-    std::move(casts_.begin(), casts_.end(), std::back_inserter(nodes));
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       if (std::binary_search(placement_.transposes.begin(), placement_.transposes.end(), n)) continue;
       if (const auto found = before_.find(n); found != before_.end())
@@ -463,7 +453,6 @@ class Emitter {
   std::unordered_map<std::string, std::string> flat_biases_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::string> block_sums_;      // by rows and block
   std::map<std::tuple<int, std::string, std::int64_t>, std::string> with_sums_;  // by body, input and block
-  std::vector<Node> casts_;                                                      // of constants, before all others
   std::unordered_map<std::size_t, std::vector<Node>> before_;                    // nodes to be put before others
 };
 
@@ -493,7 +482,7 @@ std::vector<std::byte> codes_of(std::span<const float> scales, const BlockFormat
 
 std::vector<std::byte> bytes_of(std::span<const float> values, const BlockTensor& tensor) {
   if (tensor.format.scales != ScaleType::as_weight) return codes_of(values, tensor.format);
-  const auto type = scale_type(tensor);
+  const auto type = tensor.type;
   if (type == DataType::float32) {
     const auto bytes = std::as_bytes(values);
     return {bytes.begin(), bytes.end()};
@@ -752,7 +741,7 @@ DataType scale_type(const BlockTensor& tensor) {
   switch (tensor.format.scales) {
     case ScaleType::float8e8m0: return DataType::float8e8m0;
     case ScaleType::float8e4m3fn: return DataType::float8e4m3fn;
-    case ScaleType::as_weight: return tensor.on_grids ? DataType::float16 : tensor.type;
+    case ScaleType::as_weight: return tensor.type;
   }
   return tensor.type;
 }
