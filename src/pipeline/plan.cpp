@@ -346,10 +346,7 @@ std::size_t take_off_products(const Run& run, const run::Prepared& prepared, con
     if (placement.selected[n] || prepared.keeps_in_float(id)) in_float.erase(id);
   }
   in_float = quantization::products_in_float(prepared.model, in_float, prepared.transposed);
-  std::set<std::string> weights;
-  for (const auto& node : prepared.model.graph.nodes) {
-    if (in_float.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
-  }
+  auto weights = quantization::weights_of(prepared.model, in_float);
   for (const auto& mark : placement.marks) weights.erase(mark.value);  // counted as integers for other readers
   plan.output_bytes -= saved_by_8_bits(prepared.model, weights);
   return in_float.size();

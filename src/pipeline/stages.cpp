@@ -102,7 +102,7 @@ constexpr Stage kStages[] = {
     {"share out blocks", kBlocks, always, call_on_blocks<&BlockWork::share_out>, nullptr, quantization_matmul_nbits},
     {"leave the rest to rank 0", kBlocks, always, leave_rest_to_first, nullptr, quantization_matmul_nbits},
     {"leave the rest to rank 0", kIntegers, always, leave_rest_to_first},
-    {"try other forms", kIntegers, any_form, try_other_forms},
+    {"try other forms", kIntegers, any_form, try_other_forms, predict_forms},
     {"emit dynamic operators", kDynamic, always, emit_dynamic, predict_dynamic, quantization_dynamic},
     {"emit block floats", kBlockFloats, always, emit_block_floats, predict_block_floats, quantization_static},
     {"emit blocks", kBlocks, always, call_on_blocks<&BlockWork::emit>, predict_blocks, quantization_matmul_nbits},

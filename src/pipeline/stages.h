@@ -70,6 +70,7 @@ graph::ValueTypes types_of_samples(const Run& run, const run::Prepared& prepared
 void predict_calibration(Run& run, Forecast& forecast);
 void predict_measuring(Run& run, Forecast& forecast);
 void predict_integers(Run& run, Forecast& forecast);
+void predict_forms(Run& run, Forecast& forecast);
 void predict_proof(Run& run, Forecast& forecast);
 void predict_choosing_again(Run& run, Forecast& forecast);
 void predict_timing(Run& run, Forecast& forecast);

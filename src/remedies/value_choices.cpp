@@ -354,10 +354,7 @@ constexpr double kWorthIt = 0.02, kWorthHarm = 0.1;
 
 // What of a model's constants goes when the weights of these products are stored so.
 double share_saved(const onnx::Model& model, const std::set<std::string>& products) {
-  std::set<std::string> weights;
-  for (const auto& node : model.graph.nodes) {
-    if (products.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
-  }
+  const auto weights = quantization::weights_of(model, products);
   double all = 0, saved = 0;
   for (const auto& tensor : model.graph.initializers) {
     const auto bytes = static_cast<double>(tensor.data.size());

@@ -114,10 +114,6 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
   return made;
 }
 
-}  // namespace
-
-namespace {
-
 using Inputs = std::vector<data::Array>;
 
 // Without samples ids are drawn from the table. That is no text, but the channels that are large in text are so here.
@@ -286,14 +282,16 @@ std::optional<std::string> slower_than_float(Run& run) {
 // Less is not worth losing the speed of integers.
 constexpr std::uint64_t kSmallerPercent = 95;
 
-// About: of the file whose products compute in float on weights of 8 bits.
-std::uint64_t bytes_with_stored_weights(const run::Prepared& prepared, const QuantConfig& config) {
-  const auto products = quantization::products_to_store(prepared.model, config, prepared.transposed);
-  std::set<std::string> weights;
-  for (const auto& node : prepared.model.graph.nodes) {
-    if (products.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
-  }
-  return bytes_as_it_is(prepared.model) - saved_by_8_bits(prepared.model, weights);
+struct StoredForm {
+  std::set<std::string> products;
+  std::uint64_t bytes;  // about
+};
+
+// What computes in float on weights of 8 bits where nothing computes on integers.
+StoredForm stored_form(const run::Prepared& prepared, const QuantConfig& config) {
+  auto products = quantization::products_to_store(prepared.model, config, prepared.transposed);
+  const auto weights = quantization::weights_of(prepared.model, products);
+  return {std::move(products), bytes_as_it_is(prepared.model) - saved_by_8_bits(prepared.model, weights)};
 }
 
 void take_smaller_form(Run& run) {
@@ -303,8 +301,7 @@ void take_smaller_form(Run& run) {
     return sizes.model_bytes + sizes.data_bytes;
   };
   const auto before = bytes(), allowed = before * kSmallerPercent / 100;
-  if (!work.stores_if_harmless ||
-      bytes_with_stored_weights(work.improved->draft.prepared, run.options.config) > allowed)
+  if (!work.stores_if_harmless || stored_form(work.improved->draft.prepared, run.options.config).bytes > allowed)
     return;
   auto result = run.result;
   auto draft = work.draft;
@@ -320,6 +317,19 @@ void take_smaller_form(Run& run) {
 }
 
 }  // namespace
+
+void predict_forms(Run& run, Forecast& forecast) {
+  auto& plan = forecast.plan;
+  if (!config::chooses_by_size(run.options) || !run.recipe.has_samples) return;
+  const auto& prepared = run.integers->draft.prepared;
+  const auto stored = stored_form(prepared, run.options.config);
+  if (stored.bytes > plan.output_bytes * kSmallerPercent / 100) return;
+  plan.output_bytes = stored.bytes;
+  plan.nodes_quantized = stored.products.size();
+  const auto& nodes = prepared.model.graph.nodes;
+  plan.nodes_in_float =
+      static_cast<std::size_t>(std::ranges::count_if(nodes, graph::is_product)) - plan.nodes_quantized;
+}
 
 void try_other_forms(Run& run) {
   auto& work = *run.integers;

@@ -344,6 +344,16 @@ const onnx::Tensor* weight_to_store(const onnx::Model& model, const graph::Index
   return tensor->data.size() / 4 * 3 < scales + kNodes + kWorthIt ? nullptr : tensor;
 }
 
+// Floats of integers, which the runtime computes when it loads the model. Gives back their name.
+std::string cast_and_scale(graph::Index& index, const std::string& name, const std::string& integers,
+                           const std::string& scale, std::vector<onnx::Node>& nodes) {
+  const auto unscaled = index.fresh_name(name + "_unscaled"), floats = index.fresh_name(name + "_dequantized");
+  nodes.emplace_back("Cast", index.fresh_name(name + "_Cast"), std::vector{integers}, std::vector{unscaled},
+                     std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+  nodes.emplace_back("Mul", index.fresh_name(name + "_Mul"), std::vector{unscaled, scale}, std::vector{floats});
+  return floats;
+}
+
 class Storing {
  public:
   explicit Storing(onnx::Model& model) : model_(model), index_(model) {}
@@ -389,16 +399,12 @@ class Storing {
     if (!floats.empty()) return floats;
     const WeightFormat format{{QuantType::int8, true}, granularity};
     const auto params = weight_params(weight_extremes(tensor, granularity), format);
-    const auto integers = index_.fresh_name(name + "_quantized"), scale = index_.fresh_name(name + "_scale"),
-               unscaled = index_.fresh_name(name + "_unscaled");
-    floats = index_.fresh_name(name + "_dequantized");
+    const auto integers = index_.fresh_name(name + "_quantized"), scale = index_.fresh_name(name + "_scale");
+    floats = cast_and_scale(index_, name, integers, scale, nodes_);
     std::vector<float> scales;
     for (const auto& slice : params) scales.push_back(slice.scale);
     tensors_.push_back(quantized_weight(tensor, integers, format, params));
     tensors_.push_back(onnx::make_tensor<float>(scale, DataType::float32, std::move(scale_dims), scales));
-    nodes_.emplace_back("Cast", index_.fresh_name(name + "_Cast"), std::vector{integers}, std::vector{unscaled},
-                        std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    nodes_.emplace_back("Mul", index_.fresh_name(name + "_Mul"), std::vector{unscaled, scale}, std::vector{floats});
     return floats;
   }
 
@@ -498,6 +504,14 @@ std::set<std::string> products_in_float(const onnx::Model& model, const std::set
   return found;
 }
 
+std::set<std::string> weights_of(const onnx::Model& model, const std::set<std::string>& products) {
+  std::set<std::string> weights;
+  for (const auto& node : model.graph.nodes) {
+    if (products.contains(node.id())) weights.insert(node.inputs()[graph::kWeightInput]);
+  }
+  return weights;
+}
+
 std::size_t store_weights(onnx::Model& model, const std::set<std::string>& nodes) {
   if (nodes.empty()) return 0;
   Storing storing(model);
@@ -529,7 +543,7 @@ class Loading {
       const auto* input = maker(node.inputs()[0]);
       const auto* pair = maker(node.inputs()[graph::kWeightInput]);
       if (pair == nullptr || (input != nullptr && input->is("DequantizeLinear"))) continue;
-      if (const auto& floats = loaded(*pair); !floats.empty()) node.set_input(graph::kWeightInput, floats);
+      if (const auto floats = loaded(*pair); !floats.empty()) node.set_input(graph::kWeightInput, floats);
     }
     if (made_.empty()) return;
     std::move(nodes.begin(), nodes.end(), std::back_inserter(nodes_));
@@ -555,19 +569,17 @@ class Loading {
   }
 
   // The same floats, computed once; empty where the integers have zero points, blocks or no such form.
-  const std::string& loaded(const onnx::Node& pair) {
-    static const std::string kNot;
+  std::string loaded(const onnx::Node& pair) {
     const auto *integers = input(pair, 0), *scale = input(pair, 1), *zeros = input(pair, 2);
     if (!pair.is("DequantizeLinear") || integers == nullptr || scale == nullptr || pair.int_or("block_size", 0) != 0)
-      return kNot;
-    if (integers->type != DataType::int8 || scale->type != DataType::float32) return kNot;
+      return {};
+    if (integers->type != DataType::int8 || scale->type != DataType::float32) return {};
     if (pair.inputs().size() > 2 && !pair.inputs()[2].empty()) {
       if (zeros == nullptr || std::ranges::any_of(zeros->data.bytes(), [](auto b) { return b != std::byte{0}; }))
-        return kNot;
+        return {};
     }
     auto& floats = made_[pair.outputs().front()];
     if (!floats.empty()) return floats;
-    const auto& name = integers->name;
     auto factor = scale->name;
     if (!scale->dims.empty()) {
       const auto rank = static_cast<std::int64_t>(integers->dims.size());
@@ -577,12 +589,7 @@ class Loading {
       factor = index_.fresh_name(scale->name + "_along");
       scales_.push_back(onnx::make_tensor<float>(factor, DataType::float32, std::move(dims), graph::floats_of(*scale)));
     }
-    const auto unscaled = index_.fresh_name(name + "_unscaled");
-    floats = index_.fresh_name(name + "_dequantized");
-    nodes_.emplace_back("Cast", index_.fresh_name(name + "_Cast"), std::vector{name}, std::vector{unscaled},
-                        std::vector{onnx::Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    nodes_.emplace_back("Mul", index_.fresh_name(name + "_Mul"), std::vector{unscaled, factor}, std::vector{floats});
-    return floats;
+    return floats = cast_and_scale(index_, integers->name, integers->name, factor, nodes_);
   }
 
   onnx::Model& model_;

@@ -48,6 +48,9 @@ std::set<std::string> products_to_store(const onnx::Model& model, const QuantCon
 std::set<std::string> products_in_float(const onnx::Model& model, const std::set<std::string>& products,
                                         const TransposedConstants& transposed = {});
 
+/// Names of the values that these products read as their weights.
+std::set<std::string> weights_of(const onnx::Model& model, const std::set<std::string>& products);
+
 /// The weights of these layers and products (by Node::id()) become symmetric integers of 8 bits, with a scale for each
 /// row of each gate or each channel of the output, behind a Cast and a Mul, which ONNX Runtime computes once. What else
 /// reads such a weight reads the floats as they were. Products whose weight is no float32 constant any more are left as
