@@ -52,8 +52,6 @@ struct QuantConfig {
   /// (docs/targets.md); "auto": the best that the ONNX Runtime that is loaded has an execution provider for. What is
   /// measured and done is the preset's.
   std::string target = "ort-cpu";
-  /// Set by the run where the target was "auto": which of the runtime's execution providers it was chosen by.
-  std::string target_reason;
   /// Shapes that inputs with dynamic axes get for good, by input name.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
   Activations activations = Activations::fixed;

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"

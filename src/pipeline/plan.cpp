@@ -132,7 +132,7 @@ Plan plan(const QuantizeOptions& given) {
   config::validate(options, config::kPlan);
   if (!options.family.empty()) return plan_family(options);
   options.model = run::model_file(options.model);
-  return run::within_time(options, plan_stages);
+  return run::within_time(options, plan_stages, run::hint_to_resume(options.resources));
 }
 
 }  // namespace detent

@@ -7,16 +7,10 @@
 #include <cmath>
 #include <limits>
 #include <set>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/error.h"
-#include "config/targets.h"
-#include "graph/index.h"
 #include "graph/patterns.h"
-#include "quantization/formats.h"
-#include "remedies/evaluator.h"
 #include "remedies/fallback.h"
 #include "remedies/weight_tuning.h"
 #include "run/comparison/pairing.h"

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "solve/algebra/kernels.h"
 #include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/mini_batches.h"

@@ -32,27 +32,6 @@ TEST(Schema, EveryRowIsComplete) {
   }
 }
 
-TEST(Schema, EveryCommandHasTheMembersOfItsOptions) {
-  for (const auto& option : options()) {
-    SCOPED_TRACE(option.name);
-    if (option.at.command_line != nullptr) continue;
-    EXPECT_EQ((option.commands & (kQuantize | kPlan)) != 0,
-              option.at.quantize != nullptr && (option.commands & (kQuantize | kPlan)) != 0);
-    if ((option.commands & kCalibrate) != 0) {
-      EXPECT_NE(option.at.calibrate, nullptr);
-    }
-    if ((option.commands & kCompare) != 0) {
-      EXPECT_NE(option.at.compare, nullptr);
-    }
-    if ((option.commands & kInspect) != 0) {
-      EXPECT_NE(option.at.inspect, nullptr);
-    }
-    if ((option.commands & kBench) != 0) {
-      EXPECT_NE(option.at.bench, nullptr);
-    }
-  }
-}
-
 TEST(Schema, NamesOfACommandAreUnique) {
   for (const auto command : kAll) {
     std::set<std::string_view> names;
@@ -87,7 +66,7 @@ TEST(Schema, EveryWordIsAccepted) {
       SCOPED_TRACE(word);
       QuantizeOptions fresh;
       CommandLine line;
-      const auto member = option.at.command_line == nullptr ? option.member(fresh) : option.member(line);
+      const auto member = option.of_library() ? option.member(fresh) : option.member(line);
       ASSERT_TRUE(member);
       assign(option, *member, {word}, "--x");
       EXPECT_EQ(text_of(*member), word);
@@ -149,8 +128,7 @@ TEST(Assign, OverridesOfEachKindAreReplacedApart) {
 
 // An option changes the identity of a run if and only if its row says so.
 
-template <class Options>
-void expect_identity_follows_the_rows(unsigned command) {
+void expect_identity_follows_the_rows(Command command) {
   const Options fresh;
   std::size_t checked = 0;
   for (const auto& option : options()) {
@@ -160,17 +138,17 @@ void expect_identity_follows_the_rows(unsigned command) {
     if (!member) continue;
     SCOPED_TRACE(option.name);
     test::change(*member);
-    ASSERT_NE(json_of(*member), json_of(*read_only(option, fresh)));
+    ASSERT_NE(json_of(*member), json_of(read_only(option, fresh)));
     for (const auto what : {Affects::statistics, Affects::integers})
-      EXPECT_EQ(identity(changed, what) != identity(fresh, what), option.affects == what);
+      EXPECT_EQ(identity(changed, what, command) != identity(fresh, what, command), option.affects == what);
     ++checked;
   }
   EXPECT_GT(checked, 20U);
 }
 
 TEST(Identity, ChangesWithTheOptionsThatAffectIt) {
-  expect_identity_follows_the_rows<QuantizeOptions>(kQuantize);
-  expect_identity_follows_the_rows<CalibrateOptions>(kCalibrate);
+  expect_identity_follows_the_rows(kQuantize);
+  expect_identity_follows_the_rows(kCalibrate);
 }
 
 TEST(Identity, IntegersCountWhereLayersMayBeTuned) {
@@ -272,7 +250,7 @@ TEST(Targets, EverySettingIsAnOptionWithAValueOfIts) {
     for (const auto& setting : row.settings) {
       const auto* option = find(setting.option, kQuantize);
       ASSERT_NE(option, nullptr) << row.name << ": " << setting.option;
-      EXPECT_EQ(text_of(*read_only(*option, options), option->form), setting.value) << row.name << setting.option;
+      EXPECT_EQ(text_of(read_only(*option, options), option->form), setting.value) << row.name << setting.option;
     }
   }
 }
@@ -547,9 +525,9 @@ TEST(Resolve, SwitchesThatAreOffAskForNothing) {
 }
 
 TEST(Resolve, CalibrateHasThePresetsSelection) {
-  CalibrateOptions options;
+  Options options;
   options.config.preset = "plain";
-  resolve(options, {"config.preset"});
+  resolve(options, {"config.preset"}, kCalibrate);
   EXPECT_EQ(options.config.weight_type, QuantType::int8);
 }
 

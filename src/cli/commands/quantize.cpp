@@ -349,7 +349,7 @@ std::vector<std::string> spelled_out(const std::vector<GivenOption>& given) {
   return words;
 }
 
-void run(QuantizeOptions options, const config::CommandLine& line, const std::vector<GivenOption>& given) {
+void run(Options& options, const config::CommandLine& line, const std::vector<GivenOption>& given) {
   if (!line.model_fingerprint.empty()) check_model(options.model, line.model_fingerprint);
   std::optional<RunFile> run_file;
   if (line.save_config) run_file.emplace(*line.save_config, given);
@@ -392,21 +392,17 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
 }  // namespace
 
 void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
-  auto* command = app.add_subcommand(
-      "quantize", "Write a quantized model: integers, weights in blocks or small floats instead of float32");
-  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kQuantize);
-  command->footer(
-      "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
-      "Started by mpirun, each process takes a share of the work; rank 0 writes.");
-  command->callback([declared, &signals, words] {
-    QuantizeOptions options;
-    config::CommandLine line;
-    options.command = words;
-    const auto given = declared->read(options, line);
-    if (line.options_file) options.command = spelled_out(given);
-    options.stop = signals.token();
-    run(std::move(options), line, given);
-  });
+  add_command(app, config::kQuantize,
+              "Write a quantized model: integers, weights in blocks or small floats instead of float32",
+              "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
+              "Started by mpirun, each process takes a share of the work; rank 0 writes.",
+              [&signals, words](Call& call) {
+                auto& [options, line, given] = call;
+                options.command.insert(options.command.begin(), words.begin(), words.end());
+                if (line.options_file) options.command = spelled_out(given);
+                options.stop = signals.token();
+                run(options, line, given);
+              });
 }
 
 namespace {

@@ -22,7 +22,6 @@
 #include "quantization/formats.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
-#include "remedies/evaluator.h"
 #include "remedies/fallback.h"
 #include "remedies/remedies.h"
 #include "remedies/weight_tuning.h"

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
-#include <variant>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/mini_batches.h"
-#include "solve/layers/problem.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {

@@ -1,13 +1,8 @@
 #include "solve/layers/solver.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
-#include "base/error.h"
-#include "base/parallel.h"
-#include "solve/algebra/kernels.h"
-#include "solve/algebra/quadratic.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {

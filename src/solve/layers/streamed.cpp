@@ -1,20 +1,13 @@
 #include "solve/layers/streamed.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <numeric>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/input_descent.h"
-#include "solve/layers/mini_batches.h"
-#include "solve/layers/rounding_variables.h"
-#include "solve/layers/solver.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {

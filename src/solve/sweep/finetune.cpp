@@ -5,32 +5,24 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/text.h"
-#include "data/sample.h"
 #include "exec/sweep.h"
 #include "graph/decisions.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "planning/memory.h"
-#include "planning/segments.h"
 #include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/layer_solver.h"
-#include "solve/solvers.h"
 #include "solve/sweep/layer_tuner.h"
 #include "solve/sweep/solved_layers.h"
-#include "solve/sweep/tuned_layer.h"
 
 namespace detent::solve {
 namespace {

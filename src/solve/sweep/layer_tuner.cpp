@@ -4,23 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <cstring>
-#include <memory>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/text.h"
-#include "data/sample.h"
-#include "shim/shared_work.h"
-#include "solve/layers/input_form.h"
 #include "solve/layers/solver.h"
-#include "solve/layers/streamed.h"
 #include "solve/solvers.h"
-#include "solve/sweep/finetune.h"
-#include "solve/sweep/solved_layers.h"
 
 namespace detent::solve {
 namespace {
