@@ -183,7 +183,7 @@ std::span<const EnumName> enum_names<OptimizeFor>() {
 
 template <>
 std::span<const EnumName> enum_names<WeightSolver>() {
-  static constexpr auto all = in_order(kRoundings);
+  static constexpr auto all = in_order(kWeightSolvers);
   return all;
 }
 

@@ -329,7 +329,7 @@ bool tries_stored_weights(const QuantizeOptions& options) {
 
 bool may_tune(const QuantizeOptions& options) {
   const auto& accuracy = options.accuracy;
-  return options.finetune.rounding == WeightSolver::automatic && may_measure_accuracy(options) &&
+  return options.finetune.solver == WeightSolver::automatic && may_measure_accuracy(options) &&
          accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options);
 }
 

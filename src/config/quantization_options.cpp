@@ -430,7 +430,7 @@ constexpr std::string_view kIterative = "adaround, adaquant";
 
 const Option kFinetuneRows[] = {
     {.name = "finetune",
-     .at = DETENT_AT(finetune.rounding),
+     .at = DETENT_AS(finetune.rounding, finetune.solver),
      .help = "find better integers for the weights, layer by layer; nearest: do not; auto: gptq where it is measured "
              "to be needed and to help",
      .label = "METHOD"},

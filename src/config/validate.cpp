@@ -168,7 +168,7 @@ nlohmann::json identity(const Options& options, Affects what, Command command) {
 nlohmann::json run_identity(const QuantizeOptions& options) {
   auto all = identity(options, Affects::statistics);
   all["--finetune"] = word_of(enum_names<WeightSolver>(), static_cast<int>(WeightSolver::nearest));
-  if (tunes(options.finetune.rounding) || may_tune(options)) all.update(identity(options, Affects::integers));
+  if (tunes(options.finetune.solver) || may_tune(options)) all.update(identity(options, Affects::integers));
   return all;
 }
 
@@ -229,7 +229,7 @@ bool has_nothing_to_calibrate(const Options& o) {
 }
 bool allows_nonfinite(const Options& o) { return o.allow_nonfinite; }
 bool calibrates(const Options& o) { return quantizes(o) && !has_block_floats(o); }
-bool calibrates_and_finetunes(const Options& o) { return calibrates(o) && tunes(o.finetune.rounding); }
+bool calibrates_and_finetunes(const Options& o) { return calibrates(o) && tunes(o.finetune.solver); }
 
 // Accuracy.
 bool has_accuracy_target(const Options& o) { return o.accuracy.target.has_value(); }
@@ -255,8 +255,8 @@ bool weighs_integers(const Options& o) {
 }
 
 // Fine-tuning.
-bool finetunes(const Options& o) { return tunes(o.finetune.rounding); }
-bool finetunes_by_gptq(const Options& o) { return o.finetune.rounding == WeightSolver::gptq; }
+bool finetunes(const Options& o) { return tunes(o.finetune.solver); }
+bool finetunes_by_gptq(const Options& o) { return o.finetune.solver == WeightSolver::gptq; }
 bool tunes_in_gram_form(const Options& o) { return finetunes(o) && o.finetune.form == FinetuneForm::gram; }
 bool mixes_inputs(const Options& o) { return o.finetune.drop_ratio < 1; }
 bool streams_or_mixes(const Options& o) { return o.finetune.form == FinetuneForm::streamed || mixes_inputs(o); }

@@ -210,7 +210,7 @@ void describe_products(const exec::Runtime& runtime, const onnx::Model& model, c
 // Memory that tuning each layer would take, with AdaRound.
 void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types, Inspection& report) {
   FinetuneConfig adaround;
-  adaround.rounding = WeightSolver::adaround;
+  adaround.solver = WeightSolver::adaround;
   constexpr std::uint64_t kSamples = 32;  // the memory hardly depends on it
   for (const auto& cost : solve::layer_costs(model, types, adaround, kSamples, thread_count(0)))
     report.layers[cost.node].finetune_bytes = cost.bytes;

@@ -128,7 +128,7 @@ void tell_expected(const Draft& draft, const TrialResult& before, Evaluator& eva
   const auto& options = evaluator.options();
   if (!options.stage_expected) return;
   options.stage_expected("accuracy: each value", static_cast<double>(draft.assignment.values.size()) / kUsualValues);
-  if (tunes(options.finetune.rounding) || may_need_tuning(evaluator, worst_error_of(before))) return;
+  if (tunes(options.finetune.solver) || may_need_tuning(evaluator, worst_error_of(before))) return;
   for (const auto* stage : {"finetune", "accuracy: weight tuning"}) options.stage_expected(stage, 0);
 }
 

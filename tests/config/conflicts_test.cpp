@@ -76,7 +76,7 @@ std::vector<QuantizeOptions> kinds_of_runs() {
   kinds[7].config.block_float = BlockFloat::bfp16;
   kinds[8].config.weight_type = kinds[8].config.activation_type = QuantType::float8e4m3fn;
   kinds[9].config.activations = Activations::dynamic;
-  kinds[10].finetune.rounding = WeightSolver::adaround;
+  kinds[10].finetune.solver = WeightSolver::adaround;
   kinds[11].node_formats = {"a=int8"};
   const auto without_samples = kinds;
   for (auto& kind : kinds) kind.calibration_data = "samples";
@@ -264,14 +264,14 @@ TEST(Validate, FourBitsAreForWeightsOfFullRange) {
 TEST(Validate, FineTuningThatDoesNotGoTogether) {
   const auto says = [](WeightSolver rounding, const auto& change) {
     return refused([&](auto& o) {
-      o.finetune.rounding = rounding;
+      o.finetune.solver = rounding;
       change(o.finetune);
     });
   };
   EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.form = FinetuneForm::streamed; }), "Gram form"));
   EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.drop_ratio = 0.5; }), "--set drop-ratio"));
   EXPECT_TRUE(contains(refused([](auto& o) {
-                         o.finetune.rounding = WeightSolver::gptq;
+                         o.finetune.solver = WeightSolver::gptq;
                          o.calibration_data.reset();
                          o.statistics = "s";
                        }),

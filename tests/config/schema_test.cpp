@@ -153,11 +153,11 @@ TEST(Identity, ChangesWithTheOptionsThatAffectIt) {
 
 TEST(Identity, IntegersCountWhereLayersMayBeTuned) {
   QuantizeOptions options;
-  options.finetune.rounding = WeightSolver::nearest;
+  options.finetune.solver = WeightSolver::nearest;
   const auto plain = run_identity(options);
   options.finetune.damping = 0.5;
   EXPECT_EQ(run_identity(options), plain);
-  options.finetune.rounding = WeightSolver::gptq;
+  options.finetune.solver = WeightSolver::gptq;
   const auto tuned = run_identity(options);
   EXPECT_EQ(tuned.at("--set damping"), 0.5);
   options.config.per_channel = false;

@@ -317,7 +317,7 @@ void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
   if (!r.family.empty()) return print_family(options, r, verbose);
   if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy, verbose);
-  if (tunes(options.finetune.rounding)) print_layers(r.layers);
+  if (tunes(options.finetune.solver)) print_layers(r.layers);
   print_plan(r);
   print_rotation(r);
   print_weights(r.weights);

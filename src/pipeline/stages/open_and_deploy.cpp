@@ -92,7 +92,7 @@ void claim_output(Run& run) {
   }
   make_directory(run);
   run.load_runtime();
-  if (options.device.gds == GdsMode::on && tunes(options.finetune.rounding))
+  if (options.device.gds == GdsMode::on && tunes(options.finetune.solver))
     store::open_cuda_storage(options.device.cuda.front(), GdsMode::on, run.work->path());
 }
 

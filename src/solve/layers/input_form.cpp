@@ -42,7 +42,7 @@ double mean_squared_output_error(const QuantizedWeights& weights, const RawInput
 }  // namespace
 
 bool inputs_pay(std::size_t groups, std::size_t fan_in, const FinetuneConfig& config) {
-  const Solver* solver = find_solver(config.rounding);
+  const Solver* solver = find_solver(config.solver);
   return solver != nullptr && solver->has_input_form && config.damping >= kLeastDamping && groups == 1 &&
          fan_in >= kLeastFanIn;
 }
