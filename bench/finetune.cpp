@@ -81,11 +81,11 @@ void solver(benchmark::State& state) {
   detent::FinetuneConfig config;
   config.num_iterations = 20;
   config.coordinate_sweeps = state.range(1) != 0 ? 2 : 0;
-  config.rounding = static_cast<detent::WeightSolver>(state.range(1));
+  config.solver = static_cast<detent::WeightSolver>(state.range(1));
   SolveControl control;
   control.threads = static_cast<std::size_t>(state.range(0));
   for (auto _ : state) {
-    switch (config.rounding) {
+    switch (config.solver) {
       case detent::WeightSolver::adaround: adaround(w, form, {}, config, cpu_kernels(), control); break;
       case detent::WeightSolver::gptq: gptq(w, form, {}, config, cpu_kernels(), control); break;
       default: coordinate_descent(w, form, {}, nearest(w, {}).integers, config, cpu_kernels(), control);

@@ -105,7 +105,7 @@ int run(char** argv) {
                                                               {"adaquant", detent::WeightSolver::adaquant},
                                                               {"gptq", detent::WeightSolver::gptq}};
   detent::FinetuneConfig config;
-  config.rounding = roundings.at(rounding);
+  config.solver = roundings.at(rounding);
   config.num_iterations = std::stoul(argv[5]);
   config.batch_size = std::stoul(argv[6]);
   SolveControl control;

@@ -11,39 +11,11 @@
 
 #include "detent/error.h"
 #include "detent/latency.h"
-#include "detent/progress.h"
-#include "detent/resources.h"
-#include "detent/samples.h"
+#include "detent/options.h"
 
 namespace detent {
 
-struct BenchOptions {
-  std::vector<std::filesystem::path> models;
-  /// Real inputs. Without them, inputs are made up from the declared shapes: floats in [0, 1), integers 1.
-  std::filesystem::path calibration_data;
-  /// Samples in memory instead of calibration_data; must outlive the run.
-  SampleStream* samples = nullptr;
-  std::size_t max_samples = 0;  // 0: the first 16
-  std::int64_t batch_size = 0;
-  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
-  std::vector<std::string> input_values;
-  /// Shapes of made-up inputs, by input name. Without them free dimensions become 1 (the first axis), 3 (channels of
-  /// pictures), 224 (their height and width) or 128.
-  std::map<std::string, std::vector<std::int64_t>> input_shapes;
-  int threads = 0;       // of the runtime; 0: one per core
-  std::size_t runs = 0;  // of each model; 0: as many as `seconds` allows
-  double seconds = 2;    // of timed runs for each model, about
-  /// Also time each operator type, by the runtime's own profile of further runs.
-  bool by_operator = false;
-  /// Measure the peak memory of each model in a process of its own, which `program` (the command detent) is started
-  /// for.
-  bool memory = true;
-  std::filesystem::path program;
-  std::optional<std::filesystem::path> runtime;
-  Limits limits;
-  Progress progress;
-  std::stop_token stop;
-};
+using BenchOptions = Options;
 
 /// All nodes of one operator type in the graph that the runtime makes of a model.
 struct OperatorTime {

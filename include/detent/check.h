@@ -11,20 +11,11 @@
 #include <vector>
 
 #include "detent/error.h"
-#include "detent/resources.h"
+#include "detent/options.h"
 
 namespace detent {
 
-struct CheckOptions {
-  std::filesystem::path model;
-  /// As QuantConfig::target.
-  std::string target = "ort-cpu";
-  /// Static shapes for inputs with dynamic axes, by input name.
-  std::map<std::string, std::vector<std::int64_t>> input_shapes;
-  std::optional<std::filesystem::path> runtime;
-  Limits limits;
-  std::stop_token stop;
-};
+using CheckOptions = Options;
 
 /// `accepted`: the target runs the node, in integers where it is quantized. `falls_back`: it runs it in floating point
 /// although it is quantized, or leaves it to the CPU. `refused`: the target does not load the model because of it, or

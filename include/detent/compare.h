@@ -8,41 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "detent/device.h"
 #include "detent/error.h"
-#include "detent/progress.h"
-#include "detent/resources.h"
-#include "detent/samples.h"
+#include "detent/options.h"
 
 namespace detent {
 
-struct CompareOptions {
-  std::filesystem::path float_model;
-  std::filesystem::path quantized_model;
-  std::filesystem::path calibration_data;
-  /// Samples in memory instead of calibration_data; must outlive the run.
-  SampleStream* samples = nullptr;
-  std::size_t max_samples = 0;  // 0: all
-  std::int64_t batch_size = 0;
-  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
-  std::vector<std::string> input_values;
-  int threads = 0;
-  /// Where the float model runs, and for inner values the quantized one; as deployed that runs on the CPU.
-  DeviceConfig device = {};
-  /// Compare outputs only, not inner values.
-  bool outputs_only = false;
-  /// Limit, in bytes, of float values kept in memory until the quantized model has computed theirs.
-  std::uint64_t pending_limit = std::uint64_t{8} << 20;
-  /// Round what nodes of 16-bit floats give to their type, as devices with such kernels do; CPUs compute them in
-  /// float32.
-  bool round_floats = true;
-  std::optional<std::filesystem::path> runtime;
-  Limits limits;
-  /// Seconds that one run of a model on a sample may take; what takes longer ends with resource.
-  std::optional<double> sample_time_limit;
-  Progress progress;
-  std::stop_token stop;
-};
+using CompareOptions = Options;
 
 /// The difference between a quantized value and the float one, over all samples.
 struct Fidelity {

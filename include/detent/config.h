@@ -52,8 +52,6 @@ struct QuantConfig {
   /// (docs/targets.md); "auto": the best that the ONNX Runtime that is loaded has an execution provider for. What is
   /// measured and done is the preset's.
   std::string target = "ort-cpu";
-  /// Set by the run where the target was "auto": which of the runtime's execution providers it was chosen by.
-  std::string target_reason;
   /// Shapes that inputs with dynamic axes get for good, by input name.
   std::map<std::string, std::vector<std::int64_t>> input_shapes;
   Activations activations = Activations::fixed;
@@ -241,11 +239,11 @@ enum class OptimizeFor { latency, accuracy, size };
 /// the rounding of weights is measured to make much of the error and gptq to reduce it.
 enum class WeightSolver { automatic, nearest, adaround, adaquant, gptq };
 /// Their names, in the order of the enumerators.
-inline constexpr std::string_view kRoundings[] = {"auto", "nearest", "adaround", "adaquant", "gptq"};
+inline constexpr std::string_view kWeightSolvers[] = {"auto", "nearest", "adaround", "adaquant", "gptq"};
 
 /// Whether a method was named that looks for better integers than the nearest.
-constexpr bool tunes(WeightSolver rounding) noexcept {
-  return rounding != WeightSolver::nearest && rounding != WeightSolver::automatic;
+constexpr bool tunes(WeightSolver solver) noexcept {
+  return solver != WeightSolver::nearest && solver != WeightSolver::automatic;
 }
 
 /// In which form a layer is solved: from sums over all samples, or in mini-batches of stored activations.
@@ -254,7 +252,7 @@ enum class FinetuneForm { automatic, gram, streamed };
 /// Fine-tuning of the weights of one layer after another against the float model's outputs. Defaults of numbers that
 /// are unset depend on the rounding.
 struct FinetuneConfig {
-  WeightSolver rounding = WeightSolver::automatic;
+  WeightSolver solver = WeightSolver::automatic;
   FinetuneForm form = FinetuneForm::automatic;
   /// Operator types, node names and '^' patterns to tune; empty: every quantized Conv, ConvTranspose, Gemm, MatMul.
   std::vector<std::string> op_types;

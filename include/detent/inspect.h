@@ -10,20 +10,12 @@
 #include <vector>
 
 #include "detent/error.h"
-#include "detent/resources.h"
+#include "detent/options.h"
 #include "detent/transformer.h"
 
 namespace detent {
 
-struct InspectOptions {
-  std::filesystem::path model;
-  /// Static shapes for inputs with dynamic axes, by input name. Without them, activation sizes that depend on such axes
-  /// are unknown.
-  std::map<std::string, std::vector<std::int64_t>> input_shapes;
-  std::optional<std::filesystem::path> runtime;
-  Limits limits;
-  std::stop_token stop;
-};
+using InspectOptions = Options;
 
 /// An input or output of a model.
 struct ValueReport {

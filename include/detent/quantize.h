@@ -10,101 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "detent/config.h"
-#include "detent/device.h"
 #include "detent/error.h"
 #include "detent/latency.h"
-#include "detent/profile.h"
-#include "detent/progress.h"
-#include "detent/resources.h"
-#include "detent/samples.h"
+#include "detent/options.h"
 #include "detent/stage_report.h"
 #include "detent/transformer.h"
 
 namespace detent {
 
 struct FamilyMember;
-struct LayerTuning;
 
-struct QuantizeOptions {
-  /// A file, or a folder as onnxruntime-genai, optimum and transformers.js have them; then the output is a new folder
-  /// of the same layout, with the other files in it.
-  std::filesystem::path model;
-  std::filesystem::path output;
-  /// The name of the format that the options below make, as options_of_format() sets them; empty: they speak for
-  /// themselves.
-  std::string format = {};
-  /// Several results of one model, by the names that transformers.js has for them: fp32, fp16, q8, int8, uint8, q4,
-  /// q4f16. Each is what it is with options of its own (docs/language-models.md); the output is then a new folder, also
-  /// of a file, and samples go through the model once.
-  std::vector<std::string> family;
-  /// The format of single nodes: "NODE=FORMAT", by name or '^' pattern, with fp32, int8, a16w8, int8-dynamic, q8, q4 or
-  /// q2; of several entries for a node the last counts, and nodes without one stay in float. Not empty: one model in
-  /// all these formats (docs/search.md).
-  std::vector<std::string> node_formats;
-  /// Samples, or statistics made from them earlier, or both; the statistics are then checked against the samples.
-  std::optional<std::filesystem::path> calibration_data;
-  /// Samples in memory instead of calibration_data; must outlive the run.
-  SampleStream* samples = nullptr;
-  std::optional<std::filesystem::path> statistics;
-  QuantConfig config = preset_config("balanced");
-  MethodConfig method = preset_method("balanced");
-  std::vector<TensorOverride> overrides;
-  AccuracyConfig accuracy;
-  OptimizeFor optimize_for = OptimizeFor::latency;
-  /// What all weights together are worth as integers, in percent of the model's time in float: the larger, the smaller
-  /// the file and the slower the model may become. Not for OptimizeFor::accuracy and size.
-  double size_worth = 2;
-  /// Seconds that a sample may take on this machine, as measured. With it, or with weights_only.max_size where weights
-  /// alone are not asked for, the format of each node is searched as search() does, and the model that meets them, and
-  /// the accuracy target, is made. Throws resource, naming the nearest, where none does.
-  std::optional<double> max_latency;
-  /// How long operators take; what is missing is measured and added. Unset: a file of this machine in the user's cache.
-  std::optional<std::filesystem::path> kernel_table;
-  FinetuneConfig finetune;
-  /// Quantizes weights alone; samples are then optional, and what concerns activations is not used.
-  WeightsOnlyConfig weights_only;
-  KvCacheConfig kv_cache;
-  /// Devices for calibration (the first only) and fine-tuning.
-  DeviceConfig device;
-  /// Count and ignore NaN and infinite values instead of stopping at the first.
-  bool allow_nonfinite = false;
-  std::size_t max_samples = 0;  // 0: all
-  std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
-  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
-  std::vector<std::string> input_values;
-  int threads = 0;  // of the runtime; 0: one per core
-  int workers = 1;  // samples run at a time
-  /// Tensors of at least this many bytes go to a file beside the output; unset: only if the model would exceed 2 GiB.
-  std::optional<std::uint64_t> external_data_threshold;
-  /// The name of that file is the output's and this; empty: `OUTPUT.<16 hex digits>.data` by its contents, so that a
-  /// model that stands at the output works until the new one takes its place, and its own data file goes then. With a
-  /// fixed name both files are replaced one after the other.
-  std::string external_data_suffix = {};
-  /// Also write the float model as it was calibrated, after the graph rewrites.
-  std::optional<std::filesystem::path> prepared_output;
-  std::optional<std::filesystem::path> profile;
-  /// Records the stages instead of a profile of this run's own; must outlive the run.
-  Profiler* profiler = nullptr;
-  /// An HTML file that shows where time, memory and bytes went, and the error of each layer and tensor. For it, both
-  /// models run on a few samples if there are calibration data.
-  std::optional<std::filesystem::path> report;
-  /// Stages and layers in the Chrome trace format.
-  std::optional<std::filesystem::path> trace;
-  /// The command line, for the report.
-  std::vector<std::string> command;
-  /// Time the float and the quantized model side by side at the end, for about 3 % of the run, at least 0.2 s.
-  bool bench = true;
-  /// ONNX Runtime's library; unset: the usual places are searched.
-  std::optional<std::filesystem::path> runtime;
-  Resources resources;
-  Progress progress;
-  /// Called when a run knows that a stage to come takes so many times as long as it does as a rule; 0: it is left out.
-  std::function<void(const std::string& stage, double times)> stage_expected;
-  /// Called for each layer as soon as fine-tuning has solved it.
-  std::function<void(const LayerTuning&)> layer_tuned;
-  std::stop_token stop;
-};
+using QuantizeOptions = Options;
 
 /// The options that make a format of this name: int8, int8-dynamic, uint8-dynamic, int8-qoperator, a16w8, q8, q4, q2,
 /// q4f16, fp16, bf16, fp8, mxfp8, mxfp4, nvfp4, bfp16. Throws usage for another name.

@@ -41,12 +41,4 @@ struct Resources {
   shim::Ranks* ranks = nullptr;
 };
 
-/// What a command that writes nothing may take.
-struct Limits {
-  /// Seconds; then it ends as if the user had stopped it, with an Error of kind resource.
-  std::optional<double> time_limit;
-  /// What the graph of a model may take, and one file of samples. What the runtime takes is not in it.
-  std::optional<std::uint64_t> memory_budget;
-};
-
 }  // namespace detent

@@ -8,55 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "detent/config.h"
 #include "detent/error.h"
-#include "detent/progress.h"
-#include "detent/resources.h"
-#include "detent/samples.h"
+#include "detent/options.h"
 #include "detent/stage_report.h"
 
 namespace detent {
 
-struct SearchOptions {
-  /// A float model in one file.
-  std::filesystem::path model;
-  /// A folder that is made; it may be there if it is empty.
-  std::filesystem::path output;
-  std::optional<std::filesystem::path> calibration_data;
-  /// Samples in memory instead of calibration_data; must outlive the run.
-  SampleStream* samples = nullptr;
-  /// How a command line gives them, as in "--images photos"; for SearchPoint::command.
-  std::string samples_given;
-  /// What the chosen models must meet, in any combination. Nothing asked for: the smallest, the fastest and the most
-  /// accurate model that lie within 20 dB of the float one are chosen.
-  std::optional<double> max_latency;      // seconds of one sample, as measured here
-  std::optional<std::uint64_t> max_size;  // bytes, with the data file
-  bool may_be_float = true;               // whether the float model may be the one that meets them
-  /// Target, metric, command and score, as for quantize(); they judge whole models.
-  AccuracyConfig accuracy;
-  /// Formats that products may have; empty: fp32, int8, a16w8, int8-dynamic, q8, q4 and q2.
-  std::vector<std::string> formats;
-  /// Mixed models that are written and measured at the most, beside one of each format.
-  std::size_t points = 8;
-  std::optional<std::filesystem::path> kernel_table;
-  /// A JSON file of machines to choose from: {"machines": [{"name": "small", "kernel-table": "small.json", "threads":
-  /// 4, "memory": "8GiB", "price": 0.17}]}. The table, by its path from that file, has the times of the model's
-  /// operators there, as a search on that machine writes them. Each thread computes one request at a time; the price is
-  /// of an hour. Then max_latency is the limit of those machines, and latencies here are of one thread.
-  std::optional<std::filesystem::path> machines;
-  /// That the machines have to serve together, each second.
-  std::optional<double> requests;
-  std::size_t max_samples = 0;  // 0: all
-  std::int64_t batch_size = 0;  // rows per run; 0: as the files have them
-  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
-  std::vector<std::string> input_values;
-  int threads = 0;  // of the runtime; 0: one per core
-  std::optional<std::filesystem::path> runtime;
-  /// At the end of time_limit the best of what is measured by then is given.
-  Resources resources;
-  Progress progress;
-  std::stop_token stop;
-};
+using SearchOptions = Options;
 
 /// A model that was written, run and measured as deployed.
 struct SearchPoint {

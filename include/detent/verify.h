@@ -14,9 +14,7 @@
 #include "detent/compare.h"
 #include "detent/error.h"
 #include "detent/latency.h"
-#include "detent/progress.h"
-#include "detent/resources.h"
-#include "detent/samples.h"
+#include "detent/options.h"
 
 namespace detent {
 
@@ -33,30 +31,7 @@ class Consumer {
   virtual Run load(const std::filesystem::path& model) = 0;
 };
 
-struct VerifyOptions {
-  std::filesystem::path float_model;
-  std::filesystem::path quantized_model;
-  std::filesystem::path calibration_data;
-  /// Samples in memory instead of calibration_data; must outlive the run. They are read several times.
-  SampleStream* samples = nullptr;
-  std::size_t max_samples = 0;  // 0: the first 16
-  std::int64_t batch_size = 0;
-  /// Inputs that are one number in every sample, beside those that the samples hold: "sr=16000".
-  std::vector<std::string> input_values;
-  int threads = 0;
-  /// As QuantConfig::target. Of the targets that ONNX Runtime has a provider for, the runtime must have it.
-  std::string target = "ort-cpu";
-  /// ONNX Runtime's execution provider that the quantized model runs on; empty: the target's.
-  std::string provider;
-  /// Runs the quantized model instead of ONNX Runtime; must outlive the run.
-  Consumer* consumer = nullptr;
-  /// Time both models.
-  bool bench = true;
-  std::optional<std::filesystem::path> runtime;
-  Limits limits;
-  Progress progress;
-  std::stop_token stop;
-};
+using VerifyOptions = Options;
 
 /// A value that the consumer made of exactly what the reference made it of. In steps of its own scale; of a value that
 /// is not quantized, in steps of 1/255 of its largest magnitude.

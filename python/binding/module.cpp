@@ -56,37 +56,13 @@ void give_score(Host& host, AccuracyConfig& accuracy) {
   };
 }
 
-// The model that samples are for.
-template <class Options>
-std::filesystem::path model_of(const Options& options) {
-  if constexpr (requires { options.models; }) {
-    return options.models.empty() ? std::filesystem::path() : options.models.front();
-  } else if constexpr (requires { options.float_model; }) {
-    return options.float_model;
-  } else {
-    return options.model;
-  }
-}
-
-template <class Options>
 std::unique_ptr<SampleStream> samples_of(Host& host, nb::handle given, const Options& options) {
-  Resources resources;
-  if constexpr (requires { options.resources.memory_budget; }) resources = options.resources;
-  return open_stream(host, given, model_of(options), options.max_samples, resources, run::with_inputs_of({}, options));
+  return open_stream(host, given, options.models.empty() ? options.model : options.models.front(), options.max_samples,
+                     options.resources, run::with_inputs_of({}, options));
 }
 
-// One call of the library with the caller's samples and progress.
-template <class Options, class Call>
-nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, Call call, nb::handle profiler = {}) {
-  Host host;
-  auto options = read_options<Options>(given);
-  if constexpr (requires { options.profiler; }) {
-    if (profiler.is_valid() && !profiler.is_none()) options.profiler = &nb::cast<PythonProfiler&>(profiler).native();
-  }
-  const auto stream = samples_of(host, samples, options);
-  if (stream != nullptr) options.samples = stream.get();
-  options.progress = progress_to(host, progress);
-  if constexpr (requires { options.accuracy; }) give_score(host, options.accuracy);
+template <class Call>
+nb::object run_within(Host& host, Options& options, const Call& call) {
   decltype(call(options)) result;
   host.run([&](std::stop_token stop) {
     options.stop = std::move(stop);
@@ -95,42 +71,35 @@ nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, C
   return write(result);
 }
 
-nb::object run_inspect(const nb::dict& given) {
-  auto options = read_options<InspectOptions>(given);
-  Inspection result;
+// One call of the library with the caller's samples and progress.
+template <config::Command kCommand, auto kCall>
+nb::object run(const nb::dict& given, nb::handle samples, nb::handle progress, nb::handle profiler) {
   Host host;
-  host.run([&](std::stop_token stop) {
-    options.stop = std::move(stop);
-    result = inspect(options);
-  });
-  return write(result);
+  auto options = read_options(given, kCommand);
+  if (profiler.is_valid() && !profiler.is_none()) options.profiler = &nb::cast<PythonProfiler&>(profiler).native();
+  const auto stream = samples_of(host, samples, options);
+  if (stream != nullptr) options.samples = stream.get();
+  options.progress = progress_to(host, progress);
+  give_score(host, options.accuracy);
+  return run_within(host, options, kCall);
 }
 
-nb::object run_check(const nb::dict& given) {
-  auto options = read_options<CheckOptions>(given);
-  CheckResult result;
+template <config::Command kCommand, auto kCall>
+nb::object run_reading_alone(const nb::dict& given) {
   Host host;
-  host.run([&](std::stop_token stop) {
-    options.stop = std::move(stop);
-    result = check(options);
-  });
-  return write(result);
+  auto options = read_options(given, kCommand);
+  return run_within(host, options, kCall);
 }
 
 nb::object run_verify(const nb::dict& given, nb::handle samples, nb::handle progress, nb::handle consumer) {
   Host host;
-  auto options = read_options<VerifyOptions>(given);
+  auto options = read_options(given, config::kVerify);
   const auto stream = samples_of(host, samples, options);
   if (stream != nullptr) options.samples = stream.get();
   std::optional<PythonConsumer> runtime;
   if (!consumer.is_none()) options.consumer = &runtime.emplace(host, consumer);
   options.progress = progress_to(host, progress);
-  Verification result;
-  host.run([&](std::stop_token stop) {
-    options.stop = std::move(stop);
-    result = verify(options);
-  });
-  return write(result);
+  return run_within(host, options, verify);
 }
 
 nb::object run_merge(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output) {
@@ -203,48 +172,21 @@ NB_MODULE(_core, m) {
         "detent cannot be imported in a sub-interpreter; import it in the main one, or start a process");
   nb::register_exception_translator(dp::translate);
   m.attr("__version__") = DETENT_VERSION;
-  m.def(
-      "quantize",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress, nb::handle profiler) {
-        const auto call = [](auto& o) { return detent::quantize(o); };
-        return dp::run<detent::QuantizeOptions>(options, samples, progress, call, profiler);
-      },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(), nb::arg("profiler").none());
-  m.def(
-      "calibrate",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress, nb::handle profiler) {
-        const auto call = [](auto& o) { return detent::calibrate(o); };
-        return dp::run<detent::CalibrateOptions>(options, samples, progress, call, profiler);
-      },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(), nb::arg("profiler").none());
-  m.def(
-      "plan",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
-        return dp::run<detent::QuantizeOptions>(options, samples, progress, [](auto& o) { return detent::plan(o); });
-      },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
-  m.def(
-      "compare",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
-        return dp::run<detent::CompareOptions>(options, samples, progress, [](auto& o) { return detent::compare(o); });
-      },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
-  m.def(
-      "bench",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
-        return dp::run<detent::BenchOptions>(options, samples, progress, [](auto& o) { return detent::bench(o); });
-      },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
-  m.def(
-      "search",
-      [](const nb::dict& options, nb::handle samples, nb::handle progress) {
-        return dp::run<detent::SearchOptions>(options, samples, progress, [](auto& o) { return detent::search(o); });
-      },
-      nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none());
+  const auto define = [&m](const char* name, auto function) {
+    m.def(name, function, nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(),
+          nb::arg("profiler").none() = nb::none());
+  };
+  using detent::config::Command;
+  define("quantize", &dp::run<Command::kQuantize, detent::quantize>);
+  define("calibrate", &dp::run<Command::kCalibrate, detent::calibrate>);
+  define("plan", &dp::run<Command::kQuantize, detent::plan>);
+  define("compare", &dp::run<Command::kCompare, detent::compare>);
+  define("bench", &dp::run<Command::kBench, detent::bench>);
+  define("search", &dp::run<Command::kSearch, detent::search>);
   m.def("verify", &dp::run_verify, nb::arg("options"), nb::arg("samples").none(), nb::arg("progress").none(),
         nb::arg("consumer").none());
-  m.def("inspect", &dp::run_inspect, nb::arg("options"));
-  m.def("check", &dp::run_check, nb::arg("options"));
+  m.def("inspect", &dp::run_reading_alone<Command::kInspect, detent::inspect>, nb::arg("options"));
+  m.def("check", &dp::run_reading_alone<Command::kCheck, detent::check>, nb::arg("options"));
   m.def("histograms", &dp::run_histograms, nb::arg("statistics"));
   m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
   m.def(

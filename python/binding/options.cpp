@@ -35,7 +35,7 @@ std::string_view python_path(const Option& option) {
 
 const Option* find(std::string_view path, config::Command command) {
   for (const auto& option : config::options()) {
-    const bool of_library = option.at.command_line == nullptr;
+    const bool of_library = option.of_library();
     if (of_library && (option.commands & command) != 0 && python_path(option) == path) return &option;
   }
   return nullptr;
@@ -81,35 +81,28 @@ void set(const Option& option, const config::Member& member, nb::handle value, c
 }
 
 // Members that no text could say, so that the schema does not have them.
-bool set_unlisted(QuantizeOptions& options, std::string_view path, nb::handle value) {
-  if (path == "command") read(value, options.command, "command");
-  if (path == "accuracy.score") read(value, options.accuracy.score, "score");
-  return path == "command" || path == "accuracy.score";
-}
-bool set_unlisted(CalibrateOptions& options, std::string_view path, nb::handle value) {
-  if (path == "command") read(value, options.command, "command");
-  return path == "command";
-}
-bool set_unlisted(BenchOptions& options, std::string_view path, nb::handle value) {
-  if (path == "program") read(value, options.program, "program");
-  return path == "program";
-}
-template <class Options>
-bool set_unlisted(Options&, std::string_view, nb::handle) {
-  return false;
+bool set_unlisted(Options& options, config::Command command, std::string_view path, nb::handle value) {
+  constexpr unsigned kCalibrating = config::kQuantize | config::kCalibrate;
+  if (path == "command" && (command & kCalibrating) != 0) {
+    read(value, options.command, "command");
+  } else if (path == "accuracy.score" && command == config::kQuantize) {
+    read(value, options.accuracy.score, "score");
+  } else if (path == "program" && command == config::kBench) {
+    read(value, options.program, "program");
+  } else {
+    return false;
+  }
+  return true;
 }
 
-template <class Options>
 class Reader {
  public:
   Reader(Options& options, config::Command command) : options_(options), command_(command) {}
 
   void read_all(const nb::dict& given) {
     read_group(given, {});
-    if constexpr (requires { config::resolve(options_, given_); }) {
-      run::name_target(options_);
-      config::resolve(options_, given_);
-    }
+    if ((command_ & (config::kQuantize | config::kCalibrate)) != 0) run::name_target(options_);
+    config::resolve(options_, given_, command_);
   }
 
  private:
@@ -124,7 +117,7 @@ class Reader {
       } else if (const auto* option = find(path, command_)) {
         set(*option, *option->member(options_), value, name);
         given_.push_back(option->at.path);
-      } else if (!set_unlisted(options_, path, value)) {
+      } else if (!set_unlisted(options_, command_, path, value)) {
         throw usage_error(group.empty() ? fmt::format("there is no option '{}'", name)
                                         : fmt::format("{} has no option '{}'", group, name));
       }
@@ -136,53 +129,18 @@ class Reader {
   std::vector<std::string_view> given_;
 };
 
-template <class Options>
-Options read_for(const nb::dict& given, config::Command command) {
-  Options options;
-  Reader<Options>(options, command).read_all(given);
-  return options;
-}
-
 }  // namespace
 
-template <>
-QuantizeOptions read_options(const nb::dict& given) {
-  return read_for<QuantizeOptions>(given, config::kQuantize);
-}
-template <>
-CalibrateOptions read_options(const nb::dict& given) {
-  return read_for<CalibrateOptions>(given, config::kCalibrate);
-}
-template <>
-CompareOptions read_options(const nb::dict& given) {
-  return read_for<CompareOptions>(given, config::kCompare);
-}
-template <>
-InspectOptions read_options(const nb::dict& given) {
-  return read_for<InspectOptions>(given, config::kInspect);
-}
-template <>
-CheckOptions read_options(const nb::dict& given) {
-  return read_for<CheckOptions>(given, config::kCheck);
-}
-
-template <>
-VerifyOptions read_options(const nb::dict& given) {
-  return read_for<VerifyOptions>(given, config::kVerify);
-}
-template <>
-BenchOptions read_options(const nb::dict& given) {
-  return read_for<BenchOptions>(given, config::kBench);
-}
-template <>
-SearchOptions read_options(const nb::dict& given) {
-  return read_for<SearchOptions>(given, config::kSearch);
+Options read_options(const nb::dict& given, config::Command command) {
+  Options options;
+  Reader(options, command).read_all(given);
+  return options;
 }
 
 std::vector<std::string> option_names(config::Command command) {
   std::vector<std::string> names;
   for (const auto& option : config::options()) {
-    if ((option.commands & command) == 0 || option.at.command_line != nullptr) continue;
+    if ((option.commands & command) == 0 || !option.of_library()) continue;
     const auto path = python_path(option);
     std::string name(path.substr(0, path.find('.')));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));

@@ -14,25 +14,7 @@ namespace nb = nanobind;
 
 /// Options of a call from a dict of names and values, nested as the structs are: {"finetune": {"rounding": "gptq"}}.
 /// What the dict does not say comes from the preset. Throws usage for a name that is none, or a value of another type.
-template <class Options>
-Options read_options(const nb::dict& given);
-
-template <>
-QuantizeOptions read_options(const nb::dict& given);
-template <>
-CalibrateOptions read_options(const nb::dict& given);
-template <>
-CompareOptions read_options(const nb::dict& given);
-template <>
-InspectOptions read_options(const nb::dict& given);
-template <>
-CheckOptions read_options(const nb::dict& given);
-template <>
-VerifyOptions read_options(const nb::dict& given);
-template <>
-BenchOptions read_options(const nb::dict& given);
-template <>
-SearchOptions read_options(const nb::dict& given);
+Options read_options(const nb::dict& given, config::Command command);
 
 /// The names at the top of the dict that a command takes.
 std::vector<std::string> option_names(config::Command command);

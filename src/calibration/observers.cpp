@@ -8,7 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/error.h"
 #include "calibration/methods.h"
 
 namespace detent::calibration {

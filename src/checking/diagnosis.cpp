@@ -10,13 +10,11 @@
 #include <map>
 #include <set>
 #include <string_view>
-#include <vector>
 
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "checking/signature.h"
-#include "data/sample.h"
 #include "graph/traits.h"
 #include "onnx/write.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <vector>
 
-#include "checking/signature.h"
 #include "graph/constants.h"
 #include "graph/traits.h"
 

@@ -9,7 +9,6 @@
 #include <span>
 
 #include "graph/traits.h"
-#include "onnx/model.h"
 #include "quantization/formats.h"
 
 namespace detent::checking {

@@ -13,9 +13,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/isolation.h"
 #include "cli/output/output.h"
 #include "config/option.h"
+#include "config/presets.h"
 #include "detent/error.h"
+#include "run/model/target_runtime.h"
+#include "run/samples/samples.h"
 
 namespace detent::cli {
 namespace {
@@ -175,6 +179,27 @@ std::vector<GivenOption> DeclaredOptions::given() const {
   return all;
 }
 
+std::vector<GivenOption> DeclaredOptions::read(Options& options, config::CommandLine& line) const {
+  auto all = given();
+  refuse_text(all);
+  check_required(all);
+  std::vector<std::string_view> paths;
+  for (const auto& entry : all) {
+    if (entry.from_file) options.command.push_back(as_word(entry));
+    if (entry.option->name == "samples" && entry.texts.front() == "0")
+      throw usage_error("--samples 0: no sample would be used", "leave it out to use all of them");
+    auto member = entry.option->member(options);
+    if (!member) member = entry.option->member(line);
+    config::assign(*entry.option, *member, entry.texts, entry.name);
+    paths.push_back(entry.option->at.path);
+  }
+  if (line.isolate && !is_isolated) throw WantsIsolation();
+  constexpr unsigned kWithPreset = config::kQuantize | config::kPlan | config::kCalibrate;
+  if ((command_ & kWithPreset) != 0) run::name_target(options);
+  config::resolve(options, paths, command_);
+  return all;
+}
+
 void DeclaredOptions::refuse_text(const std::vector<GivenOption>& given) {
   for (const auto& entry : given) {
     for (const auto& text : entry.texts) {
@@ -204,6 +229,20 @@ void DeclaredOptions::check_required(const std::vector<GivenOption>& given) cons
       throw usage_error(fmt::format("{}{} is required", option.positional() ? "" : "--", option.name),
                         fmt::format("see: detent help {}", app_.get_name()));
   }
+}
+
+void add_command(CLI::App& app, config::Command command, const std::string& description, const std::string& footer,
+                 const std::function<void(Call&)>& run) {
+  const auto is_it = [&](const auto& named) { return named.first == command; };
+  const auto named = std::find_if(config::commands().begin(), config::commands().end(), is_it);
+  auto* added = app.add_subcommand(std::string(named->second), description);
+  const auto declared = std::make_shared<DeclaredOptions>(*added, command);
+  added->footer(footer);
+  added->callback([declared, run] {
+    Call call;
+    call.given = declared->read(call.options, call.line);
+    run(call);
+  });
 }
 
 namespace {
@@ -491,19 +530,19 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string, CLI::AppF
   return help_of_command(*app, mode == CLI::AppFormatMode::All);
 }
 
-std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, run::PictureFolder pictures,
-                                            const std::filesystem::path& model, bool has_data, std::size_t samples,
-                                            const Resources& resources) {
+std::unique_ptr<SampleStream> take_pictures(const config::CommandLine& line, const std::filesystem::path& model,
+                                            Options& options) {
   if (!line.images) {
     if (line.image_preset != data::ImagePreset::none || line.image_size != 0)
       throw usage_error("--image-preset and --set image-size go with --images", "give the folder of the pictures");
     return nullptr;
   }
-  if (has_data) throw usage_error("--images and --calibration-data both give samples", "leave one of them out");
-  pictures.folder = *line.images;
-  pictures.preset = line.image_preset;
-  pictures.size = line.image_size;
-  return run::open_pictures(pictures, model, samples, resources);
+  if (options.calibration_data && !options.calibration_data->empty())
+    throw usage_error("--images and --calibration-data both give samples", "leave one of them out");
+  const auto pictures = run::with_inputs_of({*line.images, line.image_preset, line.image_size}, options);
+  auto stream = run::open_pictures(pictures, model, options.max_samples, options.resources);
+  options.samples = stream.get();
+  return stream;
 }
 
 }  // namespace detent::cli

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,13 +14,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cli/isolation.h"
 #include "config/option.h"
-#include "config/presets.h"
 #include "detent/error.h"
 #include "detent/samples.h"
-#include "run/model/target_runtime.h"
-#include "run/samples/samples.h"
 
 namespace detent::cli {
 
@@ -47,7 +44,6 @@ class DeclaredOptions {
   /// Sets `options` to what the file of --config and the command line say. The command line takes precedence, and of
   /// an option and its opposite the last one given. What neither says comes from the preset. `options.command` gets
   /// what the file says as further words. Throws WantsIsolation. Gives back all that was said.
-  template <class Options>
   std::vector<GivenOption> read(Options& options, config::CommandLine& line) const;
 
  private:
@@ -63,30 +59,16 @@ class DeclaredOptions {
   std::map<const CLI::Option*, std::pair<const config::Option*, std::string>> declared_;  // with the name
 };
 
-template <class Options>
-std::vector<GivenOption> DeclaredOptions::read(Options& options, config::CommandLine& line) const {
-  auto all = given();
-  refuse_text(all);
-  check_required(all);
-  std::vector<std::string_view> paths;
-  for (const auto& entry : all) {
-    if constexpr (requires { options.command; }) {
-      if (entry.from_file) options.command.push_back(as_word(entry));
-    }
-    if (entry.option->name == "samples" && entry.texts.front() == "0")
-      throw usage_error("--samples 0: no sample would be used", "leave it out to use all of them");
-    auto member = entry.option->member(options);
-    if (!member) member = entry.option->member(line);
-    config::assign(*entry.option, *member, entry.texts, entry.name);
-    paths.push_back(entry.option->at.path);
-  }
-  if (line.isolate && !is_isolated) throw WantsIsolation();
-  if constexpr (requires { config::resolve(options, paths); }) {
-    run::name_target(options);
-    config::resolve(options, paths);
-  }
-  return all;
-}
+/// What a command was called with.
+struct Call {
+  Options options;
+  config::CommandLine line;
+  std::vector<GivenOption> given;  // as DeclaredOptions::read() gives it back
+};
+
+/// Adds a subcommand with the options that it takes. When it is chosen, `run` is called with their values.
+void add_command(CLI::App& app, config::Command command, const std::string& description, const std::string& footer,
+                 const std::function<void(Call&)>& run);
 
 // A file of options: YAML with the names of the command line.
 
@@ -130,23 +112,10 @@ class HelpFormatter : public CLI::FormatterBase {
 
 // --images: samples made of pictures.
 
-/// The stream that --images asks for, for the one input of `model`; nullptr without. Throws usage where --images and
-/// samples are both given, or for a model with several inputs.
-std::unique_ptr<SampleStream> open_pictures(const config::CommandLine& line, run::PictureFolder pictures,
-                                            const std::filesystem::path& model, bool has_data, std::size_t samples,
-                                            const Resources& resources);
-
-/// Has `options.samples` read them, where they are asked for. The stream must outlive the run.
-template <class Options>
+/// Has `options.samples` read the pictures that --images asks for, for the one input of the model; nullptr without. The
+/// stream must outlive the run. Throws usage where --images and samples are both given, or for a model with several
+/// inputs.
 std::unique_ptr<SampleStream> take_pictures(const config::CommandLine& line, const std::filesystem::path& model,
-                                            Options& options) {
-  const std::optional<std::filesystem::path> data(options.calibration_data);
-  Resources resources;
-  if constexpr (requires { options.resources.memory_budget; }) resources = options.resources;
-  auto pictures = open_pictures(line, run::with_inputs_of({}, options), model, data && !data->empty(),
-                                options.max_samples, resources);
-  if (pictures != nullptr) options.samples = pictures.get();
-  return pictures;
-}
+                                            Options& options);
 
 }  // namespace detent::cli

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -185,7 +183,7 @@ std::span<const EnumName> enum_names<OptimizeFor>() {
 
 template <>
 std::span<const EnumName> enum_names<WeightSolver>() {
-  static constexpr auto all = in_order(kRoundings);
+  static constexpr auto all = in_order(kWeightSolvers);
   return all;
 }
 

@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <string>
-#include <utility>
 
 #include "base/error.h"
 #include "config/enum_names.h"
-#include "config/option.h"
 #include "config/presets.h"
-#include "detent/quantize.h"
 
 namespace detent::config {
 namespace {
@@ -158,7 +154,7 @@ void check_format(const QuantizeOptions& options) {
   if (options.format.empty()) return;
   for (const auto& setting : format(options.format).settings) {
     const auto* option = find(setting.option, kQuantize);
-    const auto text = text_of(*read_only(*option, options), option->form);
+    const auto text = text_of(read_only(*option, options), option->form);
     if (setting.value.empty() || text == setting.value) continue;
     if (std::find(setting.also.begin(), setting.also.end(), text) == setting.also.end())
       throw usage_error(fmt::format("--format {} means --{} {}, which these options lack", options.format,

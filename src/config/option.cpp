@@ -12,22 +12,6 @@
 #include "detent/device.h"
 
 namespace detent::config {
-namespace {
-
-struct AnyOptions {
-  QuantizeOptions quantize;
-  CalibrateOptions calibrate;
-  CompareOptions compare;
-  InspectOptions inspect;
-  BenchOptions bench;
-  CheckOptions check;
-  VerifyOptions verify;
-  SearchOptions search;
-  CommandLine line;
-};
-
-}  // namespace
-
 const std::vector<Option>& options() {
   static const std::vector<Option> all = [] {
     std::vector<Option> list;
@@ -95,13 +79,9 @@ const Option* find(std::string_view name, unsigned commands) {
 }
 
 Member any_member(const Option& option) {
-  static AnyOptions any;
-  for (const auto& member : {option.member(any.quantize), option.member(any.calibrate), option.member(any.compare),
-                             option.member(any.inspect), option.member(any.bench), option.member(any.check),
-                             option.member(any.verify), option.member(any.search), option.member(any.line)}) {
-    if (member) return *member;
-  }
-  throw internal_error("an option without a member");
+  static Options fresh;
+  static CommandLine line;
+  return option.of_library() ? option.at.library(fresh) : option.at.command_line(line);
 }
 
 std::vector<std::string> words_of(const Option& option) {

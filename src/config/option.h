@@ -18,15 +18,7 @@
 #include <vector>
 
 #include "config/enum_names.h"
-#include "detent/bench.h"
-#include "detent/calibrate.h"
-#include "detent/check.h"
-#include "detent/compare.h"
-#include "detent/config.h"
-#include "detent/inspect.h"
-#include "detent/quantize.h"
-#include "detent/search.h"
-#include "detent/verify.h"
+#include "detent/options.h"
 
 namespace detent::config {
 
@@ -157,42 +149,28 @@ constexpr unsigned kAnyResult = kSampled | kFloat32 | kDynamic | kBlockFloats;
 /// How texts become values where the type of the member does not tell.
 enum class Form { by_type, bytes, duration, tensor_method, tensor_range };
 
-/// Where an option's value is in each struct of options that has it.
+/// Where an option's value is: in the options of the library's calls, or in those of the command line alone.
 struct Access {
   std::string_view path;  // "config.per_channel"
-  Member (*quantize)(QuantizeOptions&) = nullptr;
-  Member (*calibrate)(CalibrateOptions&) = nullptr;
-  Member (*compare)(CompareOptions&) = nullptr;
-  Member (*inspect)(InspectOptions&) = nullptr;
-  Member (*bench)(BenchOptions&) = nullptr;
-  Member (*check)(CheckOptions&) = nullptr;
-  Member (*verify)(VerifyOptions&) = nullptr;
-  Member (*search)(SearchOptions&) = nullptr;
+  Member (*library)(Options&) = nullptr;
   Member (*command_line)(CommandLine&) = nullptr;
 };
 
-/// Access by a function that returns a reference to the member, for all structs that it can be called with.
+/// Access by a function that returns a reference to the member, for the struct that it can be called with.
 template <class Function>
 constexpr Access access(std::string_view path, Function) {
-  Access a{path};
-  const auto bind = [](auto*& slot, auto* options) {
-    using Options = std::remove_pointer_t<decltype(options)>;
-    if constexpr (std::is_invocable_v<Function, Options&>) slot = [](Options& o) { return member_of(Function{}(o)); };
-  };
-  bind(a.quantize, static_cast<QuantizeOptions*>(nullptr));
-  bind(a.calibrate, static_cast<CalibrateOptions*>(nullptr));
-  bind(a.compare, static_cast<CompareOptions*>(nullptr));
-  bind(a.inspect, static_cast<InspectOptions*>(nullptr));
-  bind(a.bench, static_cast<BenchOptions*>(nullptr));
-  bind(a.check, static_cast<CheckOptions*>(nullptr));
-  bind(a.verify, static_cast<VerifyOptions*>(nullptr));
-  bind(a.search, static_cast<SearchOptions*>(nullptr));
-  bind(a.command_line, static_cast<CommandLine*>(nullptr));
-  return a;
+  if constexpr (std::is_invocable_v<Function, Options&>) {
+    return {path, [](Options& o) { return member_of(Function{}(o)); }, nullptr};
+  } else {
+    return {path, nullptr, [](CommandLine& o) { return member_of(Function{}(o)); }};
+  }
 }
 
 /// As in DETENT_AT(config.per_channel). A macro, since the path is wanted as text as well.
-#define DETENT_AT(member) ::detent::config::access(#member, [](auto& o) -> decltype((o.member)) { return o.member; })
+#define DETENT_AT(member) DETENT_AS(member, member)
+/// The same by another path, which some commands have for the member in Python.
+#define DETENT_AS(path, member) \
+  ::detent::config::access(#path, [](auto& o) -> decltype((o.member)) { return o.member; })
 
 /// Values that a number may have.
 struct Bounds {
@@ -229,20 +207,10 @@ struct Option {
   std::string spelled(std::string_view by) const;
   std::string spelled() const { return spelled(name); }
   bool positional() const noexcept { return name.front() >= 'A' && name.front() <= 'Z'; }
-  std::optional<Member> member(QuantizeOptions& o) const { return call(at.quantize, o); }
-  std::optional<Member> member(CalibrateOptions& o) const { return call(at.calibrate, o); }
-  std::optional<Member> member(CompareOptions& o) const { return call(at.compare, o); }
-  std::optional<Member> member(InspectOptions& o) const { return call(at.inspect, o); }
-  std::optional<Member> member(BenchOptions& o) const { return call(at.bench, o); }
-  std::optional<Member> member(CheckOptions& o) const { return call(at.check, o); }
-  std::optional<Member> member(VerifyOptions& o) const { return call(at.verify, o); }
-  std::optional<Member> member(SearchOptions& o) const { return call(at.search, o); }
-  std::optional<Member> member(CommandLine& o) const { return call(at.command_line, o); }
-
- private:
-  template <class Options>
-  static std::optional<Member> call(Member (*get)(Options&), Options& options) {
-    return get == nullptr ? std::nullopt : std::optional(get(options));
+  bool of_library() const noexcept { return at.library != nullptr; }
+  std::optional<Member> member(Options& o) const { return of_library() ? std::optional(at.library(o)) : std::nullopt; }
+  std::optional<Member> member(CommandLine& o) const {
+    return of_library() ? std::nullopt : std::optional(at.command_line(o));
   }
 };
 
@@ -255,13 +223,12 @@ const Option* find(std::string_view name, unsigned commands);
 /// Names and opposite names of the options that one of the commands takes.
 std::vector<std::string_view> names(unsigned commands);
 
-/// The member of an option in a struct that is only read. (One set of access functions serves reading and writing.)
-template <class Options>
-std::optional<Member> read_only(const Option& option, const Options& from) {
-  return option.member(const_cast<Options&>(from));
+/// The member of an option of the library in options that are only read. (One function serves reading and writing.)
+inline Member read_only(const Option& option, const Options& from) {
+  return option.at.library(const_cast<Options&>(from));
 }
 
-/// The member of an option with its default, in options of one of the commands that take it. Not to be written to.
+/// The member of an option with its default. Not to be written to.
 Member any_member(const Option& option);
 
 /// What help says of a value: its words, its default.

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "config/enum_names.h"
 #include "config/formats.h"
-#include "config/option.h"
 #include "config/targets.h"
 
 namespace detent::config {
@@ -37,13 +36,12 @@ bool has(const std::vector<std::string_view>& given, std::string_view path) {
   return std::find(given.begin(), given.end(), path) != given.end();
 }
 
-template <class Options>
-void take(const Options& from, Options& to, const std::vector<std::string_view>& given) {
+void take(const Options& from, Options& to, const std::vector<std::string_view>& given, Command command) {
   for (const auto& option : options()) {
     const std::string_view path = option.at.path;
-    const bool of_preset = path.starts_with("config.") || path.starts_with("method.") || path.starts_with("accuracy.");
-    const auto member = option.member(to);
-    if (of_preset && member && !has(given, path)) copy(*read_only(option, from), *member);
+    const bool of_run = path.starts_with("method.") || path.starts_with("accuracy.");
+    const bool of_preset = path.starts_with("config.") || (of_run && command != kCalibrate);
+    if (of_preset && !has(given, path)) copy(read_only(option, from), option.at.library(to));
   }
 }
 
@@ -96,8 +94,9 @@ unsigned results_of(const QuantizeOptions& options) {
 }
 
 bool is_off(const Option& option, const QuantizeOptions& options) {
+  if (!option.of_library()) return false;
   const auto member = read_only(option, options);
-  const auto* value = member ? std::get_if<bool*>(&*member) : nullptr;
+  const auto* value = std::get_if<bool*>(&member);
   return value != nullptr && !**value;
 }
 
@@ -164,10 +163,10 @@ void check_given(const QuantizeOptions& options, const std::vector<std::string_v
 }
 
 // Whether a target's setting has a meaning for what the run makes.
-bool concerns(const Option& option, const QuantizeOptions& options) {
+bool concerns(const Option& option, const Options& options, Command command) {
+  if (command == kCalibrate) return option.at.path.starts_with("config.");
   return (option.results & results_of(options)) != 0;
 }
-bool concerns(const Option&, const CalibrateOptions&) { return true; }
 
 void refuse_against_target(const Target& to, const Setting& setting, const Option& option, const std::string& given) {
   const bool is_flag_off = given == "false" && !option.off.empty();
@@ -184,33 +183,47 @@ void refuse_against_target(const Target& to, const Setting& setting, const Optio
 
 // Gives options the values that the target wants, and adds them to `given`; refuses what was given against it. Of
 // `forms`, or of all other options: the others mean something, or not, to what these make of the model.
-template <class Options>
-void take_from_target(Options& options, std::vector<std::string_view>& given, bool forms) {
+void take_from_target(Options& options, std::vector<std::string_view>& given, bool forms, Command command) {
   const Target& to = target(options.config);
   for (const auto& setting : to.settings) {
     const bool is_form = setting.option == "float" || setting.option == "block-float" || setting.option == "preset";
     if (is_form != forms) continue;
     const auto* option = find(setting.option, kQuantize);
-    const auto member = option->member(options);
+    const auto member = option->at.library(options);
     const bool measured = option->at.path.starts_with("accuracy.") && !preset(options.config).measures_accuracy;
-    if (!member || measured || !concerns(*option, options)) continue;
+    if (measured || !concerns(*option, options, command)) continue;
     if (!has(given, option->at.path)) {
-      assign(*option, *member, {std::string(setting.value)}, option->spelled());
+      assign(*option, member, {std::string(setting.value)}, option->spelled());
       given.push_back(option->at.path);
       continue;
     }
-    const auto text = text_of(*member, option->form);
+    const auto text = text_of(member, option->form);
     const bool fits =
         text == setting.value || std::find(setting.also.begin(), setting.also.end(), text) != setting.also.end();
     if (!fits && !setting.why.empty()) refuse_against_target(to, setting, *option, text);
   }
 }
 
-void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user_gave) {
+namespace {
+
+void resolve_calibration(Options& options, std::vector<std::string_view> given) {
+  take_from_target(options, given, true, kCalibrate);
+  take_from_target(options, given, false, kCalibrate);
+  Options base;
+  base.config = preset(options.config).format;
+  base.config.target = options.config.target;
+  take(base, options, given, kCalibrate);
+}
+
+}  // namespace
+
+void resolve(Options& options, const std::vector<std::string_view>& user_gave, Command command) {
+  if (command == kCalibrate) return resolve_calibration(options, user_gave);
+  if ((command & (kQuantize | kPlan)) == 0) return;
   auto given = user_gave;
   if (!options.format.empty()) apply(format(options.format), options, given);
   const bool keeps_form = options.weights_only.enabled || !options.family.empty() || changes_cache_alone(options);
-  if (!keeps_form) take_from_target(options, given, true);
+  if (!keeps_form) take_from_target(options, given, true, command);
   const auto type = options.config.float_type;
   const bool in_16_bits = type == FloatType::float16 || type == FloatType::bfloat16;
   if (in_16_bits && !options.weights_only.enabled && !has(given, "config.preset")) options.config.preset = "none";
@@ -221,23 +234,13 @@ void resolve(QuantizeOptions& options, const std::vector<std::string_view>& user
   const bool has_operator = !has_floats && blocks.scale_type == ScaleType::as_weight;
   if (blocks.enabled && !has_operator && !has(given, "weights_only.form")) blocks.form = WeightForm::qdq;
   check_given(options, user_gave);
-  take_from_target(options, given, false);
-  QuantizeOptions base;
+  take_from_target(options, given, false, command);
+  Options base;
   base.config = preset(options.config).format;
   base.config.target = options.config.target;
   base.method = preset(options.config).method;
   if (has(given, "method.method")) base.accuracy.other_methods.clear();
-  take(base, options, given);
-}
-
-void resolve(CalibrateOptions& options, const std::vector<std::string_view>& user_gave) {
-  auto given = user_gave;
-  take_from_target(options, given, true);
-  take_from_target(options, given, false);
-  CalibrateOptions base;
-  base.config = preset(options.config).format;
-  base.config.target = options.config.target;
-  take(base, options, given);
+  take(base, options, given, command);
 }
 
 std::string name_as_given(const Option& option, const QuantizeOptions& options) {
@@ -338,7 +341,7 @@ bool tries_stored_weights(const QuantizeOptions& options) {
 
 bool may_tune(const QuantizeOptions& options) {
   const auto& accuracy = options.accuracy;
-  return options.finetune.rounding == WeightSolver::automatic && may_measure_accuracy(options) &&
+  return options.finetune.solver == WeightSolver::automatic && may_measure_accuracy(options) &&
          accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options);
 }
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "config/option.h"
-#include "detent/calibrate.h"
 #include "detent/config.h"
 #include "detent/quantize.h"
 
@@ -55,8 +54,8 @@ inline const Preset& preset(const QuantConfig& config) { return preset(config.pr
 /// QuantConfig::preset names, and then of the target that QuantConfig::target names. A method that is given is the only
 /// one. With a 16-bit float type that is given, the preset is `none` unless it is given too. Throws usage for an option
 /// that is given and has no meaning for what the run makes (Option::results), or that contradicts the target.
-void resolve(QuantizeOptions& options, const std::vector<std::string_view>& given);
-void resolve(CalibrateOptions& options, const std::vector<std::string_view>& given);
+/// calibrate() takes QuantizeOptions::config alone; commands that neither quantize nor calibrate have no preset.
+void resolve(Options& options, const std::vector<std::string_view>& given, Command command = kQuantize);
 
 /// The option as it was given: by the opposite name where it is a switch that is off.
 std::string name_as_given(const Option& option, const QuantizeOptions& options);

@@ -380,7 +380,7 @@ const Option kSearchRows[] = {
      .required = kSearch,
      .usual = kSearch},
     {.name = "max-size",
-     .at = DETENT_AT(max_size),
+     .at = DETENT_AS(max_size, weights_only.max_size),
      .help = "bytes that the model may have with its data, as in 12MiB",
      .label = "SIZE",
      .fallback = "none",
@@ -430,7 +430,7 @@ constexpr std::string_view kIterative = "adaround, adaquant";
 
 const Option kFinetuneRows[] = {
     {.name = "finetune",
-     .at = DETENT_AT(finetune.rounding),
+     .at = DETENT_AS(finetune.rounding, finetune.solver),
      .help = "find better integers for the weights, layer by layer; nearest: do not; auto: gptq where it is measured "
              "to be needed and to help",
      .label = "METHOD"},

@@ -11,7 +11,6 @@
 #include "base/paths.h"
 #include "config/enum_names.h"
 #include "config/formats.h"
-#include "config/option.h"
 #include "config/presets.h"
 #include "config/targets.h"
 
@@ -32,12 +31,9 @@ void check(const Option& option, double value) {
 }
 
 // Numbers against the bounds in their rows.
-template <class Options>
-void check_bounds(const Options& given, unsigned command) {
+void check_bounds(const Options& given, Command command) {
   for (const auto& option : options()) {
-    if ((option.commands & command) == 0) continue;
-    const auto member = read_only(option, given);
-    if (!member || option.bounds.min == Bounds().min) continue;
+    if ((option.commands & command) == 0 || !option.of_library() || option.bounds.min == Bounds().min) continue;
     std::visit(Overloaded{[&]<class T>(const T* value) {
                             if constexpr (std::is_arithmetic_v<T>) check(option, static_cast<double>(*value));
                           },
@@ -53,7 +49,7 @@ void check_bounds(const Options& given, unsigned command) {
                             check(option, pair->second);
                           },
                           [](const Choice&) {}, [](const Choices&) {}},
-               *member);
+               read_only(option, given));
   }
 }
 
@@ -81,7 +77,7 @@ void check_family(const QuantizeOptions& options) {
     const auto said = options_set_by_member();
     const bool may_be_preset = option.at.path == "config.preset" || option.at.path == "config.weight_type";
     if (may_be_preset || std::find(said.begin(), said.end(), option.at.path) == said.end()) continue;
-    if (text_of(*read_only(option, options), option.form) != text_of(*read_only(option, none), option.form))
+    if (text_of(read_only(option, options), option.form) != text_of(read_only(option, none), option.form))
       throw refused_beside_family(option);
   }
   bool any_16_bits = false;
@@ -109,9 +105,8 @@ void check_searched(const QuantizeOptions& options) {
     const bool may_be_said =
         std::find(std::begin(kMayBeSaid), std::end(kMayBeSaid), option.at.path) != std::end(kMayBeSaid);
     if (may_be_said || (option.commands & kQuantize) == 0) return false;
-    if (option.affects == Affects::nothing && option.at.path != "format") return false;
-    const auto given = read_only(option, options);
-    return given && text_of(*given, option.form) != text_of(*read_only(option, none), option.form);
+    if (!option.of_library() || (option.affects == Affects::nothing && option.at.path != "format")) return false;
+    return text_of(read_only(option, options), option.form) != text_of(read_only(option, none), option.form);
   };
   for (const auto& option : config::options()) {
     if (!is_searched(option)) continue;
@@ -125,34 +120,14 @@ void check_searched(const QuantizeOptions& options) {
     throw usage_error(fmt::format("{} needs samples, on which models are measured", limit), "give --calibration-data");
 }
 
-}  // namespace
-
-void validate(const QuantizeOptions& options, Command command) {
-  check_bounds(options, command);
-  if (searches_formats(options)) check_searched(options);
-  if (!options.family.empty()) return check_family(options);
-  check_values(options);
-  check_conflicts(options, command);
-}
-
-void validate(const CalibrateOptions& options) {
-  check_bounds(options, kCalibrate);
-  QuantizeOptions beside;
-  beside.config = options.config;
-  beside.device = options.device;
-  beside.workers = options.workers;
-  check_conflicts(beside, kCalibrate);
-  if (options.most_common && !options.histograms)
+void check_calibration(const Options& options) {
+  check_conflicts(options, kCalibrate);
+  if (options.method.most_common && !options.histograms)
     throw usage_error("--set most-common needs histograms", "leave out --no-histogram");
 }
 
-void validate(const CompareOptions& options) { check_bounds(options, kCompare); }
-
-void validate(const VerifyOptions& options) { check_bounds(options, kVerify); }
-
-void validate(const SearchOptions& options) {
-  check_bounds(options, kSearch);
-  if (!options.calibration_data && options.samples == nullptr)
+void check_search(const Options& options) {
+  if (!has_samples(options))
     throw usage_error("search needs samples, on which models are measured", "give --calibration-data");
   for (const auto& name : options.formats) (void)node_format(name, "--formats");
   const auto& accuracy = options.accuracy;
@@ -166,41 +141,38 @@ void validate(const SearchOptions& options) {
     throw usage_error("--machines: each thread of a machine computes a request alone", "leave out --threads");
 }
 
-void validate(const BenchOptions& options) {
-  check_bounds(options, kBench);
-  if (options.models.empty()) throw usage_error("there is no model to time", "name one or more");
+}  // namespace
+
+void validate(const Options& options, Command command) {
+  check_bounds(options, command);
+  if (command == kCalibrate) return check_calibration(options);
+  if (command == kSearch) return check_search(options);
+  if (command == kBench && options.models.empty()) throw usage_error("there is no model to time", "name one or more");
+  if ((command & (kQuantize | kPlan)) == 0) return;
+  if (searches_formats(options)) check_searched(options);
+  if (!options.family.empty()) return check_family(options);
+  check_values(options);
+  check_conflicts(options, command);
 }
 
-namespace {
-
-template <class Options>
-nlohmann::json values(const Options& given, Affects what, unsigned command) {
+nlohmann::json identity(const Options& options, Affects what, Command command) {
   nlohmann::json all = nlohmann::json::object();
-  for (const auto& option : options()) {
-    if (option.affects != what || (option.commands & command) == 0) continue;
-    const auto member = read_only(option, given);
-    if (!member) continue;
-    all[option.spelled()] = option.identity == nullptr ? json_of(*member) : option.identity(*member);
+  for (const auto& option : config::options()) {
+    if (option.affects != what || (option.commands & command) == 0 || !option.of_library()) continue;
+    const auto member = read_only(option, options);
+    all[option.spelled()] = option.identity == nullptr ? json_of(member) : option.identity(member);
   }
   return all;
 }
 
-}  // namespace
-
-nlohmann::json identity(const QuantizeOptions& options, Affects what) { return values(options, what, kQuantize); }
-nlohmann::json identity(const CalibrateOptions& options, Affects what) { return values(options, what, kCalibrate); }
-nlohmann::json identity(const SearchOptions& options, Affects what) { return values(options, what, kSearch); }
-
 nlohmann::json run_identity(const QuantizeOptions& options) {
   auto all = identity(options, Affects::statistics);
   all["--finetune"] = word_of(enum_names<WeightSolver>(), static_cast<int>(WeightSolver::nearest));
-  if (tunes(options.finetune.rounding) || may_tune(options)) all.update(identity(options, Affects::integers));
+  if (tunes(options.finetune.solver) || may_tune(options)) all.update(identity(options, Affects::integers));
   return all;
 }
 
 namespace {
-
-using Options = const QuantizeOptions&;
 
 constexpr unsigned kNotBlocks = kAnyResult & ~kBlocks;
 // What is made from ranges of samples, or by changing types alone.
@@ -211,70 +183,70 @@ constexpr unsigned kCalibrating = kQuantize | kPlan | kCalibrate;
 constexpr std::string_view kOtherPreset = "give another preset, or quantize --float 16, bf16 or 32, or --kv-cache";
 constexpr std::string_view kOtherForm = "leave out --set weights-form, or give --set weights-form=qdq";
 
-bool always(Options) { return true; }
+bool always(const Options&) { return true; }
 
 // Types.
 bool is_4_bit(QuantType type) { return type == QuantType::int4 || type == QuantType::uint4; }
-bool weights_are_floats(Options o) { return is_float(o.config.weight_type); }
-bool activations_are_floats(Options o) { return is_float(o.config.activation_type); }
-bool any_is_float(Options o) { return weights_are_floats(o) || activations_are_floats(o); }
-bool one_is_float(Options o) { return weights_are_floats(o) != activations_are_floats(o); }
-bool any_is_float4(Options o) {
+bool weights_are_floats(const Options& o) { return is_float(o.config.weight_type); }
+bool activations_are_floats(const Options& o) { return is_float(o.config.activation_type); }
+bool any_is_float(const Options& o) { return weights_are_floats(o) || activations_are_floats(o); }
+bool one_is_float(const Options& o) { return weights_are_floats(o) != activations_are_floats(o); }
+bool any_is_float4(const Options& o) {
   return o.config.weight_type == QuantType::float4e2m1 || o.config.activation_type == QuantType::float4e2m1;
 }
-bool weights_have_4_bits(Options o) { return is_4_bit(o.config.weight_type); }
-bool activations_have_4_bits(Options o) { return is_4_bit(o.config.activation_type); }
-bool weights_not_of_8_bits(Options o) {
+bool weights_have_4_bits(const Options& o) { return is_4_bit(o.config.weight_type); }
+bool activations_have_4_bits(const Options& o) { return is_4_bit(o.config.activation_type); }
+bool weights_not_of_8_bits(const Options& o) {
   return o.config.weight_type != QuantType::int8 && o.config.weight_type != QuantType::uint8;
 }
-bool range_is_reduced(Options o) { return o.config.weight_range == WeightRange::reduced; }
-bool writes_qoperators(Options o) { return o.config.quant_format == QuantFormat::qoperator; }
-bool quantizes_to_qoperators(Options o) { return writes_qoperators(o) && preset(o.config).quantizes; }
-bool becomes_16_bits(Options o) { return writes_16_bits(o.config); }
-bool becomes_float32(Options o) { return o.config.float_type == FloatType::float32; }
-bool keeps_float_type(Options o) { return o.config.float_type == FloatType::keep; }
-bool changes_float_type(Options o) { return !keeps_float_type(o); }
-bool changes_io_types(Options o) { return !o.config.keep_io_types; }
-bool has_block_floats(Options o) { return o.config.block_float != BlockFloat::none; }
-bool is_dynamic(Options o) { return o.config.activations == Activations::dynamic; }
-bool powers_of_two(Options o) { return o.config.power_of_two_scale; }
-bool not_symmetric_powers_of_two(Options o) { return !(powers_of_two(o) && o.config.activation_symmetric); }
+bool range_is_reduced(const Options& o) { return o.config.weight_range == WeightRange::reduced; }
+bool writes_qoperators(const Options& o) { return o.config.quant_format == QuantFormat::qoperator; }
+bool quantizes_to_qoperators(const Options& o) { return writes_qoperators(o) && preset(o.config).quantizes; }
+bool becomes_16_bits(const Options& o) { return writes_16_bits(o.config); }
+bool becomes_float32(const Options& o) { return o.config.float_type == FloatType::float32; }
+bool keeps_float_type(const Options& o) { return o.config.float_type == FloatType::keep; }
+bool changes_float_type(const Options& o) { return !keeps_float_type(o); }
+bool changes_io_types(const Options& o) { return !o.config.keep_io_types; }
+bool has_block_floats(const Options& o) { return o.config.block_float != BlockFloat::none; }
+bool is_dynamic(const Options& o) { return o.config.activations == Activations::dynamic; }
+bool powers_of_two(const Options& o) { return o.config.power_of_two_scale; }
+bool not_symmetric_powers_of_two(const Options& o) { return !(powers_of_two(o) && o.config.activation_symmetric); }
 
 // Presets and targets.
-bool quantizes(Options o) { return preset(o.config).quantizes; }
-bool quantizes_nothing(Options o) { return !quantizes(o); }
-bool preset_measures(Options o) { return preset(o.config).measures_accuracy; }
-bool preset_does_not_measure(Options o) { return !preset_measures(o); }
-bool is_no_preset_of_formats(Options o) { return preset_measures(o) || quantizes_nothing(o); }
-bool is_not_for_ort_cpu(Options o) { return !target(o.config).is_ort_cpu; }
+bool quantizes(const Options& o) { return preset(o.config).quantizes; }
+bool quantizes_nothing(const Options& o) { return !quantizes(o); }
+bool preset_measures(const Options& o) { return preset(o.config).measures_accuracy; }
+bool preset_does_not_measure(const Options& o) { return !preset_measures(o); }
+bool is_no_preset_of_formats(const Options& o) { return preset_measures(o) || quantizes_nothing(o); }
+bool is_not_for_ort_cpu(const Options& o) { return !target(o.config).is_ort_cpu; }
 
 // Samples.
-bool has_no_samples(Options o) { return !has_samples(o); }
-bool has_statistics(Options o) { return o.statistics.has_value(); }
+bool has_no_samples(const Options& o) { return !has_samples(o); }
+bool has_statistics(const Options& o) { return o.statistics.has_value(); }
 // A model that is not there is told when it is opened: a name that is mistyped has to be known first.
-bool has_nothing_to_calibrate(Options o) {
+bool has_nothing_to_calibrate(const Options& o) {
   return has_no_samples(o) && !has_statistics(o) && (o.model.empty() || paths::exists(o.model));
 }
-bool allows_nonfinite(Options o) { return o.allow_nonfinite; }
-bool calibrates(Options o) { return quantizes(o) && !has_block_floats(o); }
-bool calibrates_and_finetunes(Options o) { return calibrates(o) && tunes(o.finetune.rounding); }
+bool allows_nonfinite(const Options& o) { return o.allow_nonfinite; }
+bool calibrates(const Options& o) { return quantizes(o) && !has_block_floats(o); }
+bool calibrates_and_finetunes(const Options& o) { return calibrates(o) && tunes(o.finetune.solver); }
 
 // Accuracy.
-bool has_accuracy_target(Options o) { return o.accuracy.target.has_value(); }
-bool measures(Options o) { return has_accuracy_target(o) || o.accuracy.sensitivity == SensitivityMode::report; }
-bool falls_back_to_other_types(Options o) { return o.accuracy.fallback != AccuracyFallback::float32; }
-bool scores_by_command(Options o) { return o.accuracy.metric == AccuracyMetric::command; }
-bool has_score(Options o) { return !o.accuracy.command.empty() || o.accuracy.score; }
-bool metric_and_score_differ(Options o) { return scores_by_command(o) != has_score(o); }
-bool target_is_no_share(Options o) {
+bool has_accuracy_target(const Options& o) { return o.accuracy.target.has_value(); }
+bool measures(const Options& o) { return has_accuracy_target(o) || o.accuracy.sensitivity == SensitivityMode::report; }
+bool falls_back_to_other_types(const Options& o) { return o.accuracy.fallback != AccuracyFallback::float32; }
+bool scores_by_command(const Options& o) { return o.accuracy.metric == AccuracyMetric::command; }
+bool has_score(const Options& o) { return !o.accuracy.command.empty() || o.accuracy.score; }
+bool metric_and_score_differ(const Options& o) { return scores_by_command(o) != has_score(o); }
+bool target_is_no_share(const Options& o) {
   const auto& a = o.accuracy;
   return a.target && a.metric != AccuracyMetric::sqnr && !(*a.target > 0 && *a.target <= 1);
 }
 
 // Methods.
-bool bins_below_levels(Options o) { return o.method.entropy_bins < o.method.entropy_levels; }
-bool takes_most_common(Options o) { return o.method.most_common; }
-bool weighs_integers(Options o) {
+bool bins_below_levels(const Options& o) { return o.method.entropy_bins < o.method.entropy_levels; }
+bool takes_most_common(const Options& o) { return o.method.most_common; }
+bool weighs_integers(const Options& o) {
   const auto fits = [](CalibrationMethod m) {
     return m == CalibrationMethod::minmax || m == CalibrationMethod::percentile;
   };
@@ -283,73 +255,73 @@ bool weighs_integers(Options o) {
 }
 
 // Fine-tuning.
-bool finetunes(Options o) { return tunes(o.finetune.rounding); }
-bool finetunes_by_gptq(Options o) { return o.finetune.rounding == WeightSolver::gptq; }
-bool tunes_in_gram_form(Options o) { return finetunes(o) && o.finetune.form == FinetuneForm::gram; }
-bool mixes_inputs(Options o) { return o.finetune.drop_ratio < 1; }
-bool streams_or_mixes(Options o) { return o.finetune.form == FinetuneForm::streamed || mixes_inputs(o); }
+bool finetunes(const Options& o) { return tunes(o.finetune.solver); }
+bool finetunes_by_gptq(const Options& o) { return o.finetune.solver == WeightSolver::gptq; }
+bool tunes_in_gram_form(const Options& o) { return finetunes(o) && o.finetune.form == FinetuneForm::gram; }
+bool mixes_inputs(const Options& o) { return o.finetune.drop_ratio < 1; }
+bool streams_or_mixes(const Options& o) { return o.finetune.form == FinetuneForm::streamed || mixes_inputs(o); }
 
 // Devices.
-bool is_on_cpu(Options o) { return o.device.is_cpu(); }
-bool is_on_gpu(Options o) { return !is_on_cpu(o); }
-bool has_gpu_details(Options o) {
+bool is_on_cpu(const Options& o) { return o.device.is_cpu(); }
+bool is_on_gpu(const Options& o) { return !is_on_cpu(o); }
+bool has_gpu_details(const Options& o) {
   const auto& device = o.device;
   return device.memory_budget || device.precision != DevicePrecision::float32 ||
          device.layout != DeviceLayout::automatic || device.gds != GdsMode::automatic || !device.pin_memory;
 }
-bool has_workers(Options o) { return o.workers > 1 && !has_statistics(o); }
+bool has_workers(const Options& o) { return o.workers > 1 && !has_statistics(o); }
 
 // Weights in blocks.
-bool scales_have_own_type(Options o) { return o.weights_only.scale_type != ScaleType::as_weight; }
-bool blocks_are_floats(Options o) { return weights_are_floats(o) || scales_have_own_type(o); }
-bool integers_with_other_scales(Options o) { return !weights_are_floats(o) && scales_have_own_type(o); }
-bool scales_without_integers(Options o) {
+bool scales_have_own_type(const Options& o) { return o.weights_only.scale_type != ScaleType::as_weight; }
+bool blocks_are_floats(const Options& o) { return weights_are_floats(o) || scales_have_own_type(o); }
+bool integers_with_other_scales(const Options& o) { return !weights_are_floats(o) && scales_have_own_type(o); }
+bool scales_without_integers(const Options& o) {
   return integers_with_other_scales(o) &&
          (o.weights_only.scale_type == ScaleType::float8e4m3fn || o.weights_only.bits == WeightBits::two);
 }
-bool is_matmul_nbits(Options o) { return o.weights_only.form == WeightForm::matmul_nbits; }
-bool is_asymmetric(Options o) { return !o.config.weight_symmetric.value_or(true); }
-bool solves_blocks(Options o) {
+bool is_matmul_nbits(const Options& o) { return o.weights_only.form == WeightForm::matmul_nbits; }
+bool is_asymmetric(const Options& o) { return !o.config.weight_symmetric.value_or(true); }
+bool solves_blocks(const Options& o) {
   return o.weights_only.method == WeightMethod::gptq || o.weights_only.method == WeightMethod::awq;
 }
-bool has_max_size(Options o) { return o.weights_only.max_size.has_value(); }
-bool chooses_bits(Options o) { return has_max_size(o) || has_accuracy_target(o); }
-bool measures_no_sensitivity(Options o) { return !chooses_bits(o) || has_no_samples(o); }
-bool is_sparse(Options o) { return o.weights_only.sparsity != WeightSparsity::none; }
-bool cannot_be_sparse(Options o) {
+bool has_max_size(const Options& o) { return o.weights_only.max_size.has_value(); }
+bool chooses_bits(const Options& o) { return has_max_size(o) || has_accuracy_target(o); }
+bool measures_no_sensitivity(const Options& o) { return !chooses_bits(o) || has_no_samples(o); }
+bool is_sparse(const Options& o) { return o.weights_only.sparsity != WeightSparsity::none; }
+bool cannot_be_sparse(const Options& o) {
   return o.weights_only.method != WeightMethod::gptq && o.weights_only.method != WeightMethod::automatic;
 }
-bool gives_bits_to_nodes(Options o) {
+bool gives_bits_to_nodes(const Options& o) {
   return std::any_of(o.weights_only.node_bits.begin(), o.weights_only.node_bits.end(),
                      [](const auto& entry) { return !entry.ends_with("=float"); });
 }
-bool may_rotate(Options o) { return o.weights_only.rotation == Rotation::automatic; }
-bool does_not_run_on_cpu(Options o) {
+bool may_rotate(const Options& o) { return o.weights_only.rotation == Rotation::automatic; }
+bool does_not_run_on_cpu(const Options& o) {
   return o.config.weight_type == QuantType::float4e2m1 || o.weights_only.scale_type == ScaleType::float8e8m0;
 }
-bool has_whole_channels(Options o) { return o.weights_only.block_size == BlockSize::channel; }
+bool has_whole_channels(const Options& o) { return o.weights_only.block_size == BlockSize::channel; }
 
 // Several formats in one model.
-bool has_static_nodes(Options o) {
+bool has_static_nodes(const Options& o) {
   return std::any_of(o.node_formats.begin(), o.node_formats.end(),
                      [](const auto& entry) { return is_static(parse_node_format(entry).format); });
 }
-bool names_format(Options o) { return !o.format.empty() || o.weights_only.enabled || is_dynamic(o); }
+bool names_format(const Options& o) { return !o.format.empty() || o.weights_only.enabled || is_dynamic(o); }
 
 // Caches.
-bool keeps_cache(Options o) { return o.kv_cache.type == KvCacheType::keep; }
-bool changes_cache(Options o) { return !keeps_cache(o); }
-bool cache_is_float8(Options o) { return o.kv_cache.type == KvCacheType::float8e4m3fn; }
-bool has_cache_details(Options o) { return o.kv_cache.per_channel || o.kv_cache.scale_file; }
-bool has_other_results(Options o) { return !o.weights_only.enabled && !changes_cache_alone(o); }
+bool keeps_cache(const Options& o) { return o.kv_cache.type == KvCacheType::keep; }
+bool changes_cache(const Options& o) { return !keeps_cache(o); }
+bool cache_is_float8(const Options& o) { return o.kv_cache.type == KvCacheType::float8e4m3fn; }
+bool has_cache_details(const Options& o) { return o.kv_cache.per_channel || o.kv_cache.scale_file; }
+bool has_other_results(const Options& o) { return !o.weights_only.enabled && !changes_cache_alone(o); }
 
 // Speed.
-bool has_own_worth(Options o) { return o.size_worth != QuantizeOptions().size_worth; }
-bool is_not_for_latency(Options o) { return o.optimize_for != OptimizeFor::latency; }
+bool has_own_worth(const Options& o) { return o.size_worth != QuantizeOptions().size_worth; }
+bool is_not_for_latency(const Options& o) { return o.optimize_for != OptimizeFor::latency; }
 
 // Files.
-bool writes_prepared(Options o) { return o.prepared_output.has_value(); }
-bool reports(Options o) { return o.report || o.trace; }
+bool writes_prepared(const Options& o) { return o.prepared_output.has_value(); }
+bool reports(const Options& o) { return o.report || o.trace; }
 
 const Conflict kConflicts[] = {
     {kAnyResult, changes_io_types, keeps_float_type,
@@ -563,7 +535,7 @@ std::string with_values(std::string_view text, const QuantizeOptions& options) {
     if (open == std::string_view::npos) break;
     const auto close = text.find('}', open);
     const auto* option = find(text.substr(open + 1, close - open - 1), kQuantize);
-    filled += text_of(*read_only(*option, options), option->form);
+    filled += text_of(read_only(*option, options), option->form);
     at = close + 1;
   }
   return filled;
@@ -614,7 +586,7 @@ json schema_json() {
                     {"path", option.at.path},
                     {"commands", names_of(option.commands)},
                     {"required", names_of(option.required)},
-                    {"of_library", option.at.command_line == nullptr},
+                    {"of_library", option.of_library()},
                     {"affects", word(option.affects)},
                     {"group", option.group},
                     {"help", option.help},

@@ -10,21 +10,14 @@
 
 namespace detent::config {
 
-/// Throw usage for options that make no sense or contradict each other, naming them and what to change. `command` is
-/// kQuantize or kPlan: a plan needs no samples.
-void validate(const QuantizeOptions& options, Command command = kQuantize);
-void validate(const CalibrateOptions& options);
-void validate(const CompareOptions& options);
-void validate(const BenchOptions& options);
-void validate(const SearchOptions& options);
-void validate(const VerifyOptions& options);
+/// Throws usage for options that make no sense or contradict each other, naming them and what to change. A plan needs
+/// no samples.
+void validate(const Options& options, Command command = kQuantize);
 
 // What tells one run from another: the options that its statistics and its integers depend on.
 
 /// The values of all options that affect this, by name: {"--samples": 8, …}.
-nlohmann::json identity(const QuantizeOptions& options, Affects what);
-nlohmann::json identity(const CalibrateOptions& options, Affects what);
-nlohmann::json identity(const SearchOptions& options, Affects what);
+nlohmann::json identity(const Options& options, Affects what, Command command = kQuantize);
 
 /// All that what a run keeps depends on: the statistics, and integers where a tuned layer may be among it.
 nlohmann::json run_identity(const QuantizeOptions& options);

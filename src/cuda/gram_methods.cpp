@@ -36,12 +36,12 @@ void GramMethodsOnDevices::prepare(const FinetuneConfig& config) {
 
 Integers GramMethodsOnDevices::integers(const FinetuneConfig& config) {
   if (form_.positions == 0) return solve::nearest(weights_, {}).integers;
-  if (!runs_on_devices(config.rounding)) {
-    return solve::find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
+  if (!runs_on_devices(config.solver)) {
+    return solve::find_solver(config.solver)->solve(weights_, form_, bias_, config, kernels_, control_);
   }
   prepare(config);
-  return config.rounding == WeightSolver::adaround ? adaround(rows_, weights_, *quadratic_, config, control_)
-                                                   : adaquant(rows_, weights_, *quadratic_, config, control_);
+  return config.solver == WeightSolver::adaround ? adaround(rows_, weights_, *quadratic_, config, control_)
+                                                 : adaquant(rows_, weights_, *quadratic_, config, control_);
 }
 
 // As solve::better_rows: with d = Ŵ₂ − Ŵ₁ the error changes by d A dᵀ + 2 d (Ŵ₁ A − c)ᵀ.

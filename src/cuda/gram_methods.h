@@ -9,7 +9,7 @@ namespace detent::cuda {
 
 /// Whether a method has iterations for devices. The CPU solves the others from the device's sums: GPTQ rounds one
 /// weight after another.
-bool runs_on_devices(WeightSolver rounding);
+bool runs_on_devices(WeightSolver solver);
 
 class GramMethodsOnDevices final : public solve::GramMethods {
  public:

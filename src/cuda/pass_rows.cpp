@@ -169,7 +169,7 @@ TunedRows::TunedRows(Device& device, const QuantizedWeights& weights, const Laye
                      PassKind way, DevicePrecision precision, const FinetuneConfig& config, double input_power,
                      const StepNumbers& steps)
     : weights_(weights),
-      adaround_(config.rounding == WeightSolver::adaround),
+      adaround_(config.solver == WeightSolver::adaround),
       pass_(device, weights, geometry, rows, way, precision),
       variable_(pass_.array<float>(pass_.values())),
       mean_(pass_.array<float>(pass_.values())),

@@ -299,8 +299,7 @@ class CudaSolver final : public solve::LayerSolver {
 
   Solution solve(const QuantizedWeights& weights, const GramFormOrRawInputs& form, std::span<const float> bias,
                  const FinetuneConfig& config, const SolveControl& control) override {
-    if (const auto* solver = solve::find_solver(config.rounding);
-        solver != nullptr && !runs_on_devices(config.rounding)) {
+    if (const auto* solver = solve::find_solver(config.solver); solver != nullptr && !runs_on_devices(config.solver)) {
       solved_by_cpu_ = solver->name;
     }
     const auto* gram = std::get_if<GramForm>(&form);

@@ -297,7 +297,7 @@ Solution in_mini_batches(Devices& devices, const DeviceConfig& on, const Streame
 Solution solve_streamed(Devices& devices, const DeviceConfig& on, const StreamedLayer& layer,
                         std::span<const float> bias, const FinetuneConfig& config, const solve::Kernels& kernels,
                         const SolveControl& control) {
-  const solve::Solver* solver = solve::find_solver(config.rounding);
+  const solve::Solver* solver = solve::find_solver(config.solver);
   if (solver == nullptr || layer.samples.count() == 0) return solve::nearest(layer.weights, bias);
   solve::check_has_streamed_form(*solver);
   Solution solution = in_mini_batches(devices, on, layer, bias, config, control);
@@ -307,7 +307,7 @@ Solution solve_streamed(Devices& devices, const DeviceConfig& on, const Streamed
                             : solve::descend_on_samples(layer.weights, layer.geometry, solution, layer.samples, config,
                                                         kernels, control);
   }
-  if (config.rounding == WeightSolver::adaround && config.update_bias && !bias.empty()) {
+  if (config.solver == WeightSolver::adaround && config.update_bias && !bias.empty()) {
     solution.bias = best_bias(devices, layer, solution, control);
   }
   return solution;

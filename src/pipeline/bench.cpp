@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "config/presets.h"
 #include "config/validate.h"
 #include "data/given_inputs.h"
 #include "exec/guarded_session.h"
@@ -50,7 +51,7 @@ class Bench {
     result_.runtime = runtime_.version();
     for (const auto& path : options_.models) {
       Entry entry{onnx::read_model(run::model_file(path)), {}, {}, {}};
-      graph::require_room(entry.model, options_.limits.memory_budget);
+      graph::require_room(entry.model, options_.resources.memory_budget);
       entry.inputs = run::input_specs(entry.model);
       auto& benched = result_.models.emplace_back();
       benched.model = path;
@@ -66,7 +67,7 @@ class Bench {
   }
 
  private:
-  bool has_samples() const { return options_.samples != nullptr || !options_.calibration_data.empty(); }
+  bool has_samples() const { return config::has_samples(options_); }
 
   // A stream may pass only once: the others take the first model's samples, input by input.
   void read_samples() {
@@ -74,15 +75,11 @@ class Bench {
     for (auto& entry : entries_) {
       if (result_.synthetic) {
         entry.samples.push_back(
-            data::synthetic_inputs(entry.inputs, options_.input_shapes, options_.input_values, {.cached = 0}));
+            data::synthetic_inputs(entry.inputs, options_.config.input_shapes, options_.input_values, {.cached = 0}));
       } else if (options_.samples != nullptr && &entry != &entries_.front()) {
         entry.samples = in_order_of(entry);
       } else {
-        const auto source = run::open_samples(options_.calibration_data, options_.samples, entry.inputs,
-                                              {.max_samples = options_.max_samples,
-                                               .batch_size = options_.batch_size,
-                                               .file_memory = options_.limits.memory_budget.value_or(0),
-                                               .input_values = options_.input_values});
+        const auto source = run::open_samples(options_, entry.inputs);
         entry.samples = run::first_samples(*source, options_.max_samples > 0 ? options_.max_samples : kMostSamples);
       }
       if (entry.samples.empty()) throw bad_input("there are no samples");
@@ -111,7 +108,7 @@ class Bench {
       told("load", m);
       exec::check_survives(runtime_, run::model_file(options_.models[m]),
                            {.threads = options_.threads,
-                            .load_seconds = run::seconds_to_load(options_.limits.time_limit),
+                            .load_seconds = run::seconds_to_load(options_.resources.time_limit),
                             .stop = options_.stop});
       using Clock = std::chrono::steady_clock;
       const auto start = Clock::now();
@@ -196,8 +193,8 @@ class Bench {
     if (options_.threads > 0) line += fmt::format(" --threads={}", options_.threads);
     if (options_.runtime) line += " --runtime=" + run::quoted(options_.runtime->string());
     for (const auto& value : options_.input_values) line += " --input=" + run::quoted(value);
-    if (!options_.calibration_data.empty()) {
-      line += " --samples=1 --calibration-data=" + run::quoted(options_.calibration_data.string());
+    if (options_.calibration_data) {
+      line += " --samples=1 --calibration-data=" + run::quoted(options_.calibration_data->string());
       if (options_.batch_size > 0) line += fmt::format(" --batch-size={}", options_.batch_size);
     } else {
       const auto& entry = entries_[m];
@@ -223,8 +220,8 @@ class Bench {
 }  // namespace
 
 BenchResult bench(const BenchOptions& options) {
-  config::validate(options);
-  return run::within_time(options, [](const BenchOptions& limited) { return Bench(limited).run(); });
+  config::validate(options, config::kBench);
+  return run::within_time(options, [](const Options& limited) { return Bench(limited).run(); });
 }
 
 }  // namespace detent

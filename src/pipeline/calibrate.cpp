@@ -35,11 +35,6 @@ namespace {
 
 using profile::Step;
 
-std::optional<std::filesystem::path> data_path(const CalibrateOptions& options) {
-  if (options.calibration_data.empty()) return std::nullopt;
-  return options.calibration_data;
-}
-
 std::vector<std::filesystem::path> written_files(const CalibrateOptions& options) {
   std::vector<std::filesystem::path> files{options.output};
   for (const auto& path : {options.profile, options.report, options.trace}) {
@@ -57,10 +52,10 @@ std::optional<std::filesystem::path> profile_of(const CalibrateOptions& options,
 nlohmann::json run_identity(const CalibrateOptions& options, const onnx::Model& model, const shim::Ranks& ranks) {
   return run::run_identity({.model = model,
                             .output = options.output,
-                            .calibration_data = data_path(options),
-                            .options = config::identity(options, config::Affects::statistics),
+                            .calibration_data = options.calibration_data,
+                            .options = config::identity(options, config::Affects::statistics, config::kCalibrate),
                             .histograms = options.histograms,
-                            .votes = options.most_common,
+                            .votes = options.method.most_common,
                             .rank = ranks.rank(),
                             .ranks = ranks.size()});
 }
@@ -83,7 +78,7 @@ class Calibration {
   }
 
   CalibrateResult run() {
-    run::check_same_among(ranks_, options_);
+    run::check_same_among(ranks_, options_, config::kCalibrate);
     if (ranks_.size() == 1) return run_stages();
     try {
       return run_stages();
@@ -118,13 +113,12 @@ class Calibration {
     profiler_.watch_directory(work_->path());
     prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_,
                              {options_.resources.memory_budget, options_.stop});
+    append(result_.notes, options_.notes);
     append(result_.notes, prepared_.notes);
     placement_ = run::place_qdq_pairs(prepared_, options_.config);
     append(result_.notes, placement_.notes);
-    source_ = run::open_samples(
-        options_.calibration_data, options_.samples, run::input_specs(prepared_.model),
-        {options_.max_samples, options_.batch_size, static_cast<std::size_t>(ranks_.rank()),
-         static_cast<std::size_t>(ranks_.size()), run::memory_for_samples(options_.resources), options_.input_values});
+    source_ = run::open_samples(options_, run::input_specs(prepared_.model), static_cast<std::size_t>(ranks_.rank()),
+                                static_cast<std::size_t>(ranks_.size()));
     if (!reports_) return;
     run::describe_layers(prepared_, placement_, *runtime_, *source_,
                          {placement_.to_observe().size(), options_.histograms, thread_count(options_.threads),
@@ -137,7 +131,7 @@ class Calibration {
     const auto scope = profiler_.scope(Step::calibration);
     report_.collect_start = profiler_.now();
     run::CollectOptions collecting{.histograms = options_.histograms,
-                                   .votes = options_.most_common,
+                                   .votes = options_.method.most_common,
                                    .allow_nonfinite = options_.allow_nonfinite,
                                    .workers = options_.workers,
                                    .weights_at_hand = [this](const auto& names) { fingerprint_->take(names); },
@@ -168,9 +162,7 @@ class Calibration {
 
   void write_reports() {
     report_.statistics = std::move(statistics_);
-    run::ReportRequest request{options_.report,  options_.trace,   options_.model,
-                               options_.command, result_.notes,    nullptr,
-                               options_.threads, work_->scratch(), options_.resources.memory_budget};
+    run::ReportRequest request{options_, result_.notes, work_->scratch()};
     if (result_.ranks > 1) {
       request.notes.push_back(
           fmt::format("time, memory and layers are those of rank 0 of {}; the statistics are of all", result_.ranks));
@@ -199,11 +191,13 @@ class Calibration {
 
 CalibrateResult calibrate(const CalibrateOptions& options) {
   if (auto named = run::with_named_target(options)) return calibrate(*named);
-  config::validate(options);
-  run::check_apart(written_files(options), data_path(options));
+  config::validate(options, config::kCalibrate);
+  run::check_apart(written_files(options), options.calibration_data);
   run::check_report_paths(options.report, options.trace);
   shim::require_cuda(options.device.cuda);
-  return run::within_time(options, [](const CalibrateOptions& limited) { return Calibration(limited).run(); });
+  return run::within_time(
+      options, [](const Options& limited) { return Calibration(limited).run(); },
+      run::hint_to_resume(options.resources));
 }
 
 // Several statistics files into one.

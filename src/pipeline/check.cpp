@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -15,19 +13,14 @@
 #include "checking/ort_rules.h"
 #include "checking/signature.h"
 #include "config/targets.h"
-#include "detent/check.h"
 #include "exec/guarded_session.h"
-#include "exec/session.h"
 #include "graph/constants.h"
 #include "graph/execution.h"
-#include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/rewrites/unfold.h"
 #include "graph/traits.h"
-#include "onnx/model.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/qdq.h"
-#include "quantization/placement/placement.h"
 #include "run/context.h"
 #include "run/files/model_folder.h"
 #include "run/model/finish.h"
@@ -72,14 +65,14 @@ std::string change_to(const checking::Row* row, const Signature& forms) {
 class Check {
  public:
   Check(const CheckOptions& options, const onnx::Model& model, const graph::ValueTypes& types)
-      : target_(config::target(options.target)),
+      : target_(config::target(options.config)),
         own_table_(target_.table),
         table_(checking::table_of(target_.is_ort_cpu ? "ort-cpu" : target_.name)),
         model_(model),
         types_(types),
         index_(model),
         static_shapes_(graph::dynamic_inputs(model).empty()) {
-    result_.target = options.target;
+    result_.target = options.config.target;
     if (table_ == nullptr) table_ = &own_table_;
     if (in_openvino()) joined_ = checking::outcome_of_chained_products(model, index_, types);
   }
@@ -352,33 +345,25 @@ class Check {
 }  // namespace
 
 CheckResult pipeline::check_model(const std::string& target, const onnx::Model& model, const graph::ValueTypes& types) {
-  CheckOptions options;
-  options.target = target;
+  Options options;
+  options.config.target = target;
   return Check(options, model, types).run();
 }
 
 namespace {
 
 CheckResult check_within_time(const CheckOptions& options) {
-  if (config::is_target_file(options.target)) {
-    CheckOptions with_name(options);
-    with_name.target = config::read_target(options.target);
-    return check_within_time(with_name);
-  }
-  if (options.target == config::kAutomaticTarget) {
-    auto named = run::automatic_target(options.runtime);
-    CheckOptions with_name(options);
-    with_name.target = named.name;
-    auto result = check_within_time(with_name);
-    result.target_reason = std::move(named.reason);
+  if (const auto named = run::with_named_target(options)) {
+    auto result = check_within_time(*named);
+    if (!named->notes.empty()) result.target_reason = named->notes.front();
     return result;
   }
-  (void)config::target(options.target);
+  (void)config::target(options.config);
   onnx::Model model = pipeline::model_to_check(run::model_file(options.model));
-  if (!options.input_shapes.empty()) graph::fix_input_shapes(model, options.input_shapes);
-  graph::require_room(model, options.limits.memory_budget);
+  if (!options.config.input_shapes.empty()) graph::fix_input_shapes(model, options.config.input_shapes);
+  graph::require_room(model, options.resources.memory_budget);
   const exec::Runtime runtime(options.runtime);
-  return pipeline::check_model(options.target, model, runtime, {}, options.stop);
+  return pipeline::check_model(options.config.target, model, runtime, {}, options.stop);
 }
 
 }  // namespace

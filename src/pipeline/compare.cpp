@@ -330,18 +330,9 @@ void put_harmless_last(const std::vector<Fidelity>& outputs, std::vector<Fidelit
   });
 }
 
-std::unique_ptr<data::SampleSource> open_for(const CompareOptions& options,
-                                             const std::vector<data::InputSpec>& inputs) {
-  return run::open_samples(options.calibration_data, options.samples, inputs,
-                           {.max_samples = options.max_samples,
-                            .batch_size = options.batch_size,
-                            .file_memory = options.limits.memory_budget.value_or(0),
-                            .input_values = options.input_values});
-}
-
 exec::GuardOptions guard_of(const CompareOptions& options) {
   return {.threads = options.threads,
-          .load_seconds = run::seconds_to_load(options.limits.time_limit),
+          .load_seconds = run::seconds_to_load(options.resources.time_limit),
           .stop = options.stop};
 }
 
@@ -368,15 +359,15 @@ Sides read_sides(const CompareOptions& options, const exec::Runtime& runtime) {
     paths::make_folder(place->path() / name);
     return std::optional(place->path() / name);
   };
-  const graph::UnfoldLimits limits{options.limits.memory_budget, options.stop};
+  const graph::UnfoldLimits limits{options.resources.memory_budget, options.stop};
   const auto ports_of = exec::guarded_ports(runtime, {.stop = options.stop});
-  auto original = read_side(options.float_model, ports_of, directory_for("float"), limits);
+  auto original = read_side(options.model, ports_of, directory_for("float"), limits);
   auto quantized = read_side(options.quantized_model, ports_of, directory_for("quantized"), limits);
   return {std::move(place), std::move(original), std::move(quantized)};
 }
 
 Comparison compare_within_time(const CompareOptions& options) {
-  const exec::Runtime runtime(options.runtime, options.sample_time_limit);
+  const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
   auto sides = read_sides(options, runtime);
   Side& original = sides.original;
   Side& quantized = sides.quantized;
@@ -384,7 +375,7 @@ Comparison compare_within_time(const CompareOptions& options) {
   require_same(names_of(original.model.graph.inputs), names_of(quantized.model.graph.inputs), "inputs");
   require_same(output_names, names_of(quantized.model.graph.outputs), "outputs");
   const auto inputs = run::with_dimensions_of(original.inputs, quantized.inputs);
-  const auto source = open_for(options, inputs);
+  const auto source = run::open_samples(options, inputs);
   const auto tokens = run::find_tokens(inputs, output_names);
 
   exec::check_survives(runtime, run::model_file(options.quantized_model), guard_of(options));
@@ -438,7 +429,7 @@ Comparison compare_within_time(const CompareOptions& options) {
 }  // namespace
 
 Comparison compare(const CompareOptions& options) {
-  config::validate(options);
+  config::validate(options, config::kCompare);
   shim::require_cuda(options.device.cuda);
   return run::within_time(options, compare_within_time);
 }

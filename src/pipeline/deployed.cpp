@@ -14,7 +14,6 @@
 #include "config/presets.h"
 #include "config/targets.h"
 #include "detent/verify.h"
-#include "onnx/model.h"
 #include "planning/memory.h"
 #include "profile/meters.h"
 #include "remedies/evaluator.h"
@@ -78,33 +77,21 @@ std::size_t compared_samples(const QuantizeResult& result) {
   return std::max(kCompared, static_cast<std::size_t>(kSeconds / std::max(one, 1e-5)));
 }
 
-std::unique_ptr<data::SampleSource> open_first(const QuantizeOptions& options,
-                                               const std::vector<data::InputSpec>& inputs,
+std::unique_ptr<data::SampleSource> open_first(const Options& options, std::vector<data::InputSpec> inputs,
                                                std::size_t count = kCompared) {
   if (options.samples != nullptr) options.samples->rewind();
-  return run::open_samples(options.calibration_data.value_or(""), options.samples, inputs,
-                           {.max_samples = options.max_samples > 0 ? std::min(count, options.max_samples) : count,
-                            .batch_size = options.batch_size,
-                            .file_memory = run::memory_for_samples(options.resources),
-                            .input_values = options.input_values});
+  return run::open_first(options, std::move(inputs), count);
 }
 
 }  // namespace
 
-CompareOptions compare_options_for(const QuantizeOptions& options, std::size_t samples) {
-  CompareOptions request;
-  request.float_model = options.model;
+Options compare_options_for(const Options& options, std::size_t samples) {
+  auto request = options;
   request.quantized_model = options.output;
-  request.calibration_data = options.calibration_data.value_or("");
-  request.samples = options.samples;
   request.max_samples = samples;
-  request.batch_size = options.batch_size;
-  request.input_values = options.input_values;
-  request.threads = options.threads;
-  request.runtime = options.runtime;
-  request.sample_time_limit = options.resources.sample_time_limit;
-  request.stop = options.stop;
-  request.progress = options.progress;
+  request.device = {};
+  request.resources = {};
+  request.resources.sample_time_limit = options.resources.sample_time_limit;
   return request;
 }
 
@@ -373,18 +360,13 @@ ComputedOtherwise computed_otherwise(const QuantizeOptions& options, const onnx:
             fmt::format("which layer does that was not looked for, as it would take about {} of memory",
                         format_size(needed))};
   if (options.samples != nullptr) options.samples->rewind();
-  VerifyOptions check;
-  check.float_model = options.model;
+  auto check = options;
   check.quantized_model = options.output;
-  check.calibration_data = options.calibration_data.value_or("");
-  check.samples = options.samples;
+  check.config = {};  // for ONNX Runtime's CPU
   check.max_samples = kSamples;
-  check.batch_size = options.batch_size;
-  check.input_values = options.input_values;
-  check.threads = options.threads;
   check.bench = false;
-  check.runtime = options.runtime;
-  check.stop = options.stop;
+  check.resources = {};
+  check.progress = {};
   const auto verified = verify(check);
   std::map<std::string, std::string> ids;
   for (const auto& node : prepared.graph.nodes) ids.emplace(node.label(), node.id());

@@ -131,7 +131,7 @@ LayerReport describe_layer(const onnx::Model& model, const onnx::Node& node, con
 }
 
 void check_shapes(const onnx::Model& model, const InspectOptions& options) {
-  for (const auto& [name, shape] : options.input_shapes) {
+  for (const auto& [name, shape] : options.config.input_shapes) {
     const auto& inputs = model.graph.inputs;
     const auto input =
         std::find_if(inputs.begin(), inputs.end(), [&, &wanted = name](const auto& i) { return i.name == wanted; });
@@ -218,7 +218,7 @@ void describe_products(const exec::Runtime& runtime, const onnx::Model& model, c
 // Memory that tuning each layer would take, with AdaRound.
 void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types, Inspection& report) {
   FinetuneConfig adaround;
-  adaround.rounding = WeightSolver::adaround;
+  adaround.solver = WeightSolver::adaround;
   constexpr std::uint64_t kSamples = 32;  // the memory hardly depends on it
   for (const auto& cost : solve::layer_costs(model, types, adaround, kSamples, thread_count(0)))
     report.layers[cost.node].finetune_bytes = cost.bytes;
@@ -228,13 +228,13 @@ void add_finetune_bytes(const onnx::Model& model, const graph::ValueTypes& types
 // folding, for which the inputs have to be said.
 graph::ValueTypes types_of(const exec::Runtime& runtime, const onnx::Model& model, const graph::Index& index,
                            const InspectOptions& options) {
-  auto types = exec::infer_value_types(runtime, model, options.input_shapes);
+  auto types = exec::infer_value_types(runtime, model, options.config.input_shapes);
   const auto is_static = [&](const std::string& value) { return graph::static_shape(types, value).has_value(); };
   const bool all = std::all_of(model.graph.nodes.begin(), model.graph.nodes.end(), [&](const auto& node) {
     return std::all_of(node.outputs().begin(), node.outputs().end(),
                        [&](const auto& output) { return output.empty() || is_static(output); });
   });
-  if (all || !options.input_shapes.empty()) return types;
+  if (all || !options.config.input_shapes.empty()) return types;
   std::map<std::string, std::vector<std::int64_t>> shapes;
   for (const auto& input : model.graph.inputs) {
     if (index.initializer(input.name) != graph::kNone) continue;
@@ -251,7 +251,7 @@ Inspection inspect_within_time(const InspectOptions& options) {
   report.ir_version = model.ir_version;
   for (const auto& opset : model.opsets) report.opsets[opset.domain] = opset.version;
   for (const auto& name : model.functions) report.notes.push_back(fmt::format("model-local function {}", name));
-  graph::unfold(model, {options.limits.memory_budget, options.stop});
+  graph::unfold(model, {options.resources.memory_budget, options.stop});
   for (const auto& node : model.graph.nodes) {
     if (node.op_type() != onnx::kBodyInputs) ++report.op_types[node.op_type()];
   }

@@ -132,7 +132,7 @@ Plan plan(const QuantizeOptions& given) {
   config::validate(options, config::kPlan);
   if (!options.family.empty()) return plan_family(options);
   options.model = run::model_file(options.model);
-  return run::within_time(options, plan_stages);
+  return run::within_time(options, plan_stages, run::hint_to_resume(options.resources));
 }
 
 }  // namespace detent
@@ -293,7 +293,7 @@ void add_finetune(const onnx::Model& model, const FinetuneConfig& config, const 
   plan.finetune.layers = costs.size();
   plan.finetune.heaviest = heaviest.name;
   plan.finetune.heaviest_bytes = heaviest.bytes;
-  const bool iterates = config.rounding != WeightSolver::gptq;
+  const bool iterates = config.solver != WeightSolver::gptq;
   const double rate = (iterates ? kReachedByIterating : kReachedByGptq) * forecast.machine.flops_per_second;
   if (rate > 0) {
     plan.finetune.seconds = flops / rate;
@@ -466,7 +466,7 @@ void predict_integers(Run& run, Forecast& forecast) {
   plan.finetune.only_if_needed = config::may_tune(options);
   if (!forecast.types) return;
   add_stage(run, "tuning weights", forecast.memory.tuning, plan, plan.finetune.only_if_needed);
-  if (!tunes(options.finetune.rounding) && !plan.finetune.only_if_needed) return;
+  if (!tunes(options.finetune.solver) && !plan.finetune.only_if_needed) return;
   const auto config = plan.finetune.only_if_needed ? remedies::automatic_gptq(options.finetune) : options.finetune;
   add_finetune(prepared_of(run).model, config, options.device, forecast, plan);
   plan.work_bytes += solve::planned_files(plan.memory_budget, forecast.memory.tuning, !plan.finetune.only_if_needed,

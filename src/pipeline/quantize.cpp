@@ -85,13 +85,14 @@ QuantizeResult quantize_file(const QuantizeOptions& options) {
   run::check_apart(run::written_files(options), {}, options.kernel_table);
   run::check_kernel_table(options.kernel_table);
   run::check_report_paths(options.report, options.trace);
-  return run::within_time(options, [](const QuantizeOptions& limited) {
+  const auto run = [](const Options& limited) {
     shim::require_cuda(limited.device.cuda);
     auto result = pipeline::run_stages(limited);
     result.outcome = run::outcome_of(result);
     tell_of_this_cpu(limited, result);
     return result;
-  });
+  };
+  return run::within_time(options, run, run::hint_to_resume(options.resources));
 }
 
 QuantizeResult quantize_folder(const QuantizeOptions& options) {
@@ -107,7 +108,7 @@ QuantizeResult quantize_as_given(const QuantizeOptions& given) {
   run::name_target(options);
   if (config::searches_formats(options)) return pipeline::quantize_within_limits(options);
   if (!options.family.empty())
-    return run::within_time(options, [](const auto& limited) { return pipeline::quantize_family(limited); });
+    return run::within_time(options, pipeline::quantize_family, run::hint_to_resume(options.resources));
   return paths::is_folder(options.model) ? quantize_folder(options) : quantize_file(options);
 }
 
@@ -126,26 +127,11 @@ QuantizeResult quantize(const QuantizeOptions& given) {
 namespace detent::pipeline {
 namespace {
 
-SearchOptions search_of(const QuantizeOptions& options, const std::filesystem::path& folder) {
-  SearchOptions search;
-  search.model = options.model;
+Options search_of(const Options& options, const std::filesystem::path& folder) {
+  auto search = options;
   search.output = folder / "found";
-  search.calibration_data = options.calibration_data;
-  search.samples = options.samples;
-  search.max_latency = options.max_latency;
-  search.max_size = options.weights_only.max_size;
   search.may_be_float = false;
-  search.accuracy = options.accuracy;
-  search.kernel_table = options.kernel_table;
-  search.max_samples = options.max_samples;
-  search.batch_size = options.batch_size;
-  search.input_values = options.input_values;
-  search.threads = options.threads;
-  search.runtime = options.runtime;
-  search.resources = options.resources;
   search.resources.work_dir = folder;
-  search.progress = options.progress;
-  search.stop = options.stop;
   return search;
 }
 

@@ -1,12 +1,9 @@
 #include "pipeline/run.h"
 
-#include <optional>
 #include <utility>
 
 #include "config/presets.h"
 #include "config/validate.h"
-#include "exec/session.h"
-#include "onnx/model.h"
 #include "pipeline/stages/blocks.h"
 #include "pipeline/stages/floats.h"
 #include "pipeline/stages/integers.h"

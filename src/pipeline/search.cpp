@@ -11,11 +11,8 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/process.h"
@@ -24,7 +21,6 @@
 #include "config/validate.h"
 #include "data/source.h"
 #include "detent/bench.h"
-#include "detent/search.h"
 #include "onnx/model.h"
 #include "pipeline/run.h"
 #include "pipeline/search_candidates.h"
@@ -325,7 +321,8 @@ class Search {
   bool is_near_limits(const Place& place, const searching::Costs& costs) const {
     constexpr double kMargin = 1.3;
     if (place.max_latency && costs.seconds > kMargin * *place.max_latency) return false;
-    return !options_.max_size || costs.bytes <= kMargin * static_cast<double>(*options_.max_size);
+    return !options_.weights_only.max_size ||
+           costs.bytes <= kMargin * static_cast<double>(*options_.weights_only.max_size);
   }
 
   // Which of the machines serves which model, and how many of each.
@@ -442,7 +439,7 @@ SearchResult search_as_given(const SearchOptions& options) {
 }  // namespace pipeline
 
 SearchResult search(const SearchOptions& options) {
-  config::validate(options);
+  config::validate(options, config::kSearch);
   if (options.resources.ranks != nullptr) return pipeline::search_as_given(options);  // of a run that has joined them
   auto ranks = shim::Ranks::join();
   auto own = options;
@@ -471,8 +468,8 @@ searching::Costs costs_of(const SearchPoint& point) {
 double excess(const SearchOptions& options, const SearchPoint& point, double seconds) {
   double worst = 0;
   if (options.max_latency) worst = std::max(worst, seconds / *options.max_latency - 1);
-  if (options.max_size)
-    worst = std::max(worst, static_cast<double>(point.bytes) / static_cast<double>(*options.max_size) - 1);
+  if (options.weights_only.max_size)
+    worst = std::max(worst, static_cast<double>(point.bytes) / static_cast<double>(*options.weights_only.max_size) - 1);
   if (const auto& target = options.accuracy.target) {
     const double value = point.value.value_or(0);
     if (value < *target) worst = std::max({worst, (*target - value) / std::abs(*target), 1e-9});
@@ -485,7 +482,8 @@ double excess(const SearchOptions& options, const SearchPoint& point) { return e
 std::string limits_of(const SearchOptions& options) {
   std::vector<std::string> limits;
   if (options.max_latency) limits.push_back(fmt::format("--max-latency {:.4g}ms", kMilli * *options.max_latency));
-  if (options.max_size) limits.push_back(fmt::format("--max-size {}", format_size(*options.max_size)));
+  if (options.weights_only.max_size)
+    limits.push_back(fmt::format("--max-size {}", format_size(*options.weights_only.max_size)));
   if (options.accuracy.target) limits.push_back(fmt::format("--accuracy-target {}", *options.accuracy.target));
   return fmt::format("{}", fmt::join(limits, " with "));
 }
@@ -521,7 +519,7 @@ void mark_front(std::vector<SearchPoint>& points) {
 }
 
 void choose_points(const SearchOptions& options, std::vector<SearchPoint>& points) {
-  const bool limited = options.max_latency || options.max_size;
+  const bool limited = options.max_latency || options.weights_only.max_size;
   const bool asked = limited || options.accuracy.target;
   std::vector<SearchPoint*> fit, others;
   for (auto& point : points) {
@@ -707,18 +705,15 @@ std::vector<ServingMachine> serve(const std::vector<Machine>& machines,
 
 std::vector<std::uint64_t> peak_memories(const SearchOptions& options, const std::vector<fs::path>& models,
                                          std::stop_token stop, std::vector<std::string>& notes) {
-  BenchOptions bench;
+  auto bench = options;
   bench.models = models;
-  bench.calibration_data = options.calibration_data.value_or("");
-  bench.samples = options.samples;
   if (bench.samples != nullptr) bench.samples->rewind();
   bench.max_samples = 1;
-  bench.batch_size = options.batch_size;
-  bench.input_values = options.input_values;
   bench.threads = 1;
   bench.runs = 1;
   bench.program = shim::find_program().value_or("");
-  bench.runtime = options.runtime;
+  bench.resources = {};
+  bench.progress = {};
   bench.stop = std::move(stop);
   const auto told = detent::bench(bench);
   notes.insert(notes.end(), told.notes.begin(), told.notes.end());

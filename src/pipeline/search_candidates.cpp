@@ -5,18 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
 #include <stop_token>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "config/enum_names.h"
 #include "config/presets.h"
 #include "detent/progress.h"
 #include "exec/session.h"

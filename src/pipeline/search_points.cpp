@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -393,16 +392,15 @@ void check_memory_to_time(const SearchOptions& options, std::uint64_t activation
 }
 
 QuantizeOptions base_of(const SearchOptions& options) {
-  QuantizeOptions base;
+  Options base;
+  for (const auto member : {&Options::calibration_data, &Options::kernel_table, &Options::runtime})
+    base.*member = options.*member;
   base.model = options.model;
-  base.calibration_data = options.calibration_data;
   base.samples = options.samples;
-  base.kernel_table = options.kernel_table;
   base.max_samples = options.max_samples;
   base.batch_size = options.batch_size;
   base.input_values = options.input_values;
   base.threads = options.threads;
-  base.runtime = options.runtime;
   base.resources = options.resources;
   base.resources.time_limit.reset();
   base.resources.resume = false;

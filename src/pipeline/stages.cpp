@@ -4,11 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
-#include <string>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "config/presets.h"

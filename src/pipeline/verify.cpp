@@ -82,7 +82,7 @@ using Values = std::map<std::string, std::vector<data::Array>>;  // of all sampl
 
 onnx::Model read(const std::filesystem::path& path, const VerifyOptions& options) {
   auto model = onnx::read_model(run::model_file(path));
-  graph::require_room(model, options.limits.memory_budget);
+  graph::require_room(model, options.resources.memory_budget);
   graph::lift_constants(model);
   graph::drop_initializer_inputs(model);
   graph::sort_topologically(model);
@@ -274,17 +274,17 @@ class Layers {
 
 class Verifying {
  public:
-  Verifying(const VerifyOptions& options, std::string reason)
+  explicit Verifying(const Options& options)
       : options_(options),
         runtime_(options.runtime),
         deployment_(pipeline::deployment_of(options, runtime_)),
-        float_file_(run::model_file(options.float_model)),
+        float_file_(run::model_file(options.model)),
         quantized_file_(run::model_file(options.quantized_model)),
-        float_model_(read(options.float_model, options)),
+        float_model_(read(options.model, options)),
         model_(read(options.quantized_model, options)),
         decisions_(runtime_, float_model_, model_) {
-    result_.target = options.target;
-    result_.target_reason = std::move(reason);
+    result_.target = options.config.target;
+    if (!options.notes.empty()) result_.target_reason = options.notes.front();
     result_.consumer = deployment_->name();
   }
 
@@ -312,12 +312,7 @@ class Verifying {
                       "verify a model with its own quantized form");
     const auto most = options_.max_samples == 0 ? kSamples : options_.max_samples;
     const auto specs = run::input_specs(model_);
-    const auto source =
-        run::open_samples(options_.calibration_data, options_.samples, with_float_cache(float_model_, specs),
-                          {.max_samples = most,
-                           .batch_size = options_.batch_size,
-                           .file_memory = options_.limits.memory_budget.value_or(0),
-                           .input_values = options_.input_values});
+    const auto source = run::open_first(options_, with_float_cache(float_model_, specs), most);
     samples_ = run::first_samples(*source, most);
     if (samples_.empty()) throw bad_input("there are no samples");
     for (const auto& sample : samples_) quantized_samples_.push_back(run::with_cache_of(sample, specs));
@@ -410,20 +405,10 @@ class Verifying {
 };
 
 Verification verify_within_time(const VerifyOptions& options) {
-  config::validate(options);
-  if (config::is_target_file(options.target)) {
-    VerifyOptions with_name = options;
-    with_name.target = config::read_target(options.target);
-    return Verifying(with_name, "").run();
-  }
-  if (options.target != config::kAutomaticTarget) {
-    (void)config::target(options.target);
-    return Verifying(options, "").run();
-  }
-  VerifyOptions with_name = options;
-  auto named = run::automatic_target(options.runtime);
-  with_name.target = std::move(named.name);
-  return Verifying(with_name, std::move(named.reason)).run();
+  config::validate(options, config::kVerify);
+  if (const auto named = run::with_named_target(options)) return Verifying(*named).run();
+  (void)config::target(options.config);
+  return Verifying(options).run();
 }
 
 }  // namespace
@@ -456,7 +441,7 @@ class OnnxRuntime final : public Deployment {
       : runtime_(runtime),
         provider_(std::move(provider)),
         options_{exec::SessionMode::deployed, options.threads, options.stop},
-        load_seconds_(run::seconds_to_load(options.limits.time_limit)) {
+        load_seconds_(run::seconds_to_load(options.resources.time_limit)) {
     if (provider_ != kCpu) options_.provider = provider_;
   }
 
@@ -565,7 +550,7 @@ class OfCaller final : public Deployment {
 // The provider that runs what a target is.
 std::string provider_of(const VerifyOptions& options) {
   if (!options.provider.empty()) return options.provider;
-  const auto& target = config::target(options.target);
+  const auto& target = config::target(options.config);
   if (target.is_ort_cpu) return kCpu;
   const auto stem = [](std::string_view name) { return name.substr(0, name.find(':')); };
   const auto available = exec::available_providers(options.runtime);

@@ -6,20 +6,17 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "calibration/methods.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/floats/float_rules.h"
-#include "quantization/formats.h"
 #include "quantization/placement/selection.h"
 
 namespace detent::quantization {

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 
 #include "base/error.h"
 #include "config/presets.h"

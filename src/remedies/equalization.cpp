@@ -5,19 +5,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/numbers.h"
 #include "calibration/methods.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
 #include "remedies/remedies.h"

@@ -14,18 +14,12 @@
 #include "base/text.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "graph/index.h"
 #include "planning/memory.h"
 #include "planning/segments.h"
 #include "quantization/emit/qdq.h"
-#include "remedies/trial_model.h"
-#include "remedies/trials.h"
 #include "remedies/weight_tuning.h"
-#include "run/comparison/deployed_fidelity.h"
 #include "run/comparison/proof.h"
-#include "run/context.h"
 #include "run/model/finish.h"
-#include "run/samples/sample_feed.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
 #include "solve/sweep/finetune.h"
@@ -313,7 +307,7 @@ std::uint64_t searching_memory(const planning::CalibrationCost& cost) {
 void refuse_over_budget(const QuantizeOptions& options, const StageMemory& needed) {
   const auto budget = options.resources.memory_budget;
   if (!budget) return;
-  if (tunes(options.finetune.rounding) && needed.tuning > *budget)
+  if (tunes(options.finetune.solver) && needed.tuning > *budget)
     throw planning::over_budget("fine-tuning", needed.tuning, *budget);
   if (options.accuracy.target && needed.measuring > *budget)
     throw planning::over_budget("measuring accuracy", needed.measuring, *budget);
@@ -363,7 +357,7 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
   }
   if (measures && placement.marks.empty() && config::tries_stored_weights(options))
     memory.proving = proving_memory(*cost);
-  if (tunes(options.finetune.rounding))
+  if (tunes(options.finetune.solver))
     memory.tuning = solve::planned_memory(budget, true, model, types, placement.selected, samples.count,
                                           options.finetune, circumstances.threads);
   if (options.bench && !config::writes_16_bits(options.config)) {

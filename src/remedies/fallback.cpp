@@ -7,17 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <map>
-#include <set>
-#include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "config/targets.h"
 #include "graph/execution.h"
-#include "graph/index.h"
 #include "graph/patterns.h"
 #include "graph/traits.h"
 #include "quantization/placement/value_kinds.h"

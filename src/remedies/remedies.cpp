@@ -7,16 +7,10 @@
 #include <cmath>
 #include <limits>
 #include <set>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/error.h"
-#include "config/targets.h"
-#include "graph/index.h"
 #include "graph/patterns.h"
-#include "quantization/formats.h"
-#include "remedies/evaluator.h"
 #include "remedies/fallback.h"
 #include "remedies/weight_tuning.h"
 #include "run/comparison/pairing.h"
@@ -134,7 +128,7 @@ void tell_expected(const Draft& draft, const TrialResult& before, Evaluator& eva
   const auto& options = evaluator.options();
   if (!options.stage_expected) return;
   options.stage_expected("accuracy: each value", static_cast<double>(draft.assignment.values.size()) / kUsualValues);
-  if (tunes(options.finetune.rounding) || may_need_tuning(evaluator, worst_error_of(before))) return;
+  if (tunes(options.finetune.solver) || may_need_tuning(evaluator, worst_error_of(before))) return;
   for (const auto* stage : {"finetune", "accuracy: weight tuning"}) options.stage_expected(stage, 0);
 }
 

@@ -83,8 +83,7 @@ inline constexpr Row kOfAssignments[] = {
 
 /// Those that change the emitted model.
 inline constexpr Row kOfEmittedModels[] = {
-    {"weight tuning", [](const auto& o) { return o.finetune.rounding == WeightSolver::automatic; }, false,
-     weight_tuning},
+    {"weight tuning", [](const auto& o) { return o.finetune.solver == WeightSolver::automatic; }, false, weight_tuning},
 };
 
 /// Those that change how it is written.

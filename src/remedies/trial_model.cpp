@@ -7,9 +7,7 @@
 #include <set>
 
 #include "base/numbers.h"
-#include "data/sample.h"
 #include "graph/decisions.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/packed_numbers.h"
 #include "quantization/formats.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -14,14 +13,12 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/paths.h"
-#include "data/sample.h"
 #include "exec/emit.h"
 #include "exec/sweep.h"
 #include "graph/execution.h"
 #include "graph/index.h"
 #include "graph/segment.h"
 #include "remedies/evaluator.h"
-#include "remedies/trial_model.h"
 #include "shim/shared_work.h"
 
 namespace detent::remedies {

@@ -104,7 +104,7 @@ bool may_need_tuning(Evaluator& evaluator, double worst_error) {
 
 FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
   FinetuneConfig config;
-  config.rounding = WeightSolver::gptq;
+  config.solver = WeightSolver::gptq;
   config.op_types = given.op_types;
   config.nodes = given.nodes;
   return config;

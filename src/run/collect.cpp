@@ -7,26 +7,20 @@
 #include <cmath>
 #include <compare>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "calibration/device_observers.h"
 #include "calibration/observers.h"
 #include "calibration/statistics_file.h"
-#include "data/sample.h"
 #include "exec/sweep.h"
 #include "graph/index.h"
 #include "planning/memory.h"
-#include "run/files/run_directory.h"
 #include "run/samples/sample_feed.h"
 #include "shim/shared_work.h"
 

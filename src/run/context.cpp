@@ -3,15 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/numbers.h"
@@ -28,6 +24,11 @@ Error time_is_over(double seconds, const std::string& hint) {
   return resource_error(fmt::format("the time limit of {} s has passed", seconds), hint);
 }
 
+std::string hint_to_resume(const Resources& resources) {
+  if (resources.resume) return "the same command continues the run";
+  return "give more, or --resume from the beginning, which keeps what is done for the next run";
+}
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -37,7 +38,6 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
 }
 
-template <class Options>
 void check_same_model(shim::Ranks& ranks, const Options& options) {
   const auto mine = fingerprint_of(onnx::read_model(model_file(options.model)));
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
@@ -79,14 +79,12 @@ Fingerprint samples_at(const fs::path& path) {
 }
 
 // Each rank reads some of them.
-template <class Options>
 void check_same_samples(shim::Ranks& ranks, const Options& options) {
   Hasher hasher;
   hasher.add(static_cast<std::uint64_t>(options.max_samples));
   hasher.add(static_cast<std::uint64_t>(options.batch_size));
   for (const auto& value : options.input_values) hasher.add(value + "\n");
-  if (const std::optional<fs::path> data = options.calibration_data; data && !data->empty())
-    hasher.add(samples_at(*data).text());
+  if (const auto& data = options.calibration_data; data && !data->empty()) hasher.add(samples_at(*data).text());
   const auto mine = hasher.result();
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
     throw bad_input("the samples, or how many of them are read, are others than those of rank 0",
@@ -94,20 +92,19 @@ void check_same_samples(shim::Ranks& ranks, const Options& options) {
 }
 
 // Parts of the work would go into one result that fit nobody's options.
-template <class Options>
-void check_same_options(shim::Ranks& ranks, const Options& options) {
+void check_same_options(shim::Ranks& ranks, const Options& options, config::Command command) {
   Hasher hasher;
   hasher.add(DETENT_VERSION);
   for (const auto what : {config::Affects::statistics, config::Affects::integers})
-    hasher.add(json_text(config::identity(options, what)));
+    hasher.add(json_text(config::identity(options, what, command)));
   const auto mine = hasher.result();
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
     throw usage_error("the options, or detent, are others than those of rank 0", "start all ranks by the same line");
 }
 
-QuantizeOptions options_of(const shim::Ranks& ranks, QuantizeOptions options) {
+Options options_of(const shim::Ranks& ranks, Options options, config::Command command) {
   if (ranks.rank() == 0) return options;
-  options.model = model_file(options.model);  // the folder of the result is rank 0's
+  if (command == config::kQuantize) options.model = model_file(options.model);  // the folder of the result is rank 0's
   options.profile.reset();
   options.report.reset();
   options.trace.reset();
@@ -119,31 +116,24 @@ QuantizeOptions options_of(const shim::Ranks& ranks, QuantizeOptions options) {
   return options;
 }
 
-SearchOptions options_of(const shim::Ranks& ranks, SearchOptions options) {
-  if (ranks.rank() == 0) return options;
-  options.progress = {};
-  options.resources.resume = false;
-  return options;
-}
-
 Error named(const Error& e, int rank) {
   return {e.kind(), fmt::format("rank {} on {}: {}", rank, host_name(), e.what()), e.hint()};
 }
 
-template <class Options>
-void check_same(shim::Ranks& ranks, const Options& options) {
-  check_same_options(ranks, options);
+void check_same(shim::Ranks& ranks, const Options& options, config::Command command) {
+  check_same_options(ranks, options, command);
   check_same_model(ranks, options);
   check_same_samples(ranks, options);
 }
 
-template <class Options, class Result>
-Result among(shim::Ranks& ranks, const Options& options, const std::function<Result(const Options&)>& call) {
+template <class Result>
+Result among(shim::Ranks& ranks, const Options& options, config::Command command,
+             const std::function<Result(const Options&)>& call) {
   Result result;
   const int rank = ranks.rank(), size = ranks.size();
   try {
-    check_same(ranks, options);
-    result = call(options_of(ranks, options));
+    check_same(ranks, options, command);
+    result = call(options_of(ranks, options, command));
   } catch (const ShareDone&) {
   } catch (const Error& e) {
     throw named(e, rank);
@@ -165,10 +155,10 @@ double measured_by_first(const Resources& resources, const std::stop_token& stop
   return shim::broadcast_value(resources.ranks, shim::rank_of(resources.ranks) == 0 ? measure() : 0, stop);
 }
 
-void check_same_among(shim::Ranks& ranks, const CalibrateOptions& options) {
+void check_same_among(shim::Ranks& ranks, const Options& options, config::Command command) {
   if (ranks.size() == 1) return;
   try {
-    check_same(ranks, options);
+    check_same(ranks, options, command);
   } catch (const Error& e) {
     throw named(e, ranks.rank());
   }
@@ -176,14 +166,14 @@ void check_same_among(shim::Ranks& ranks, const CalibrateOptions& options) {
 
 QuantizeResult run_among(shim::Ranks& ranks, const QuantizeOptions& options,
                          const std::function<QuantizeResult(const QuantizeOptions&)>& call) {
-  auto result = among(ranks, options, call);
+  auto result = among(ranks, options, config::kQuantize, call);
   result.received_bytes = ranks.received_bytes();
   return result;
 }
 
 SearchResult run_among(shim::Ranks& ranks, const SearchOptions& options,
                        const std::function<SearchResult(const SearchOptions&)>& call) {
-  return among(ranks, options, call);
+  return among(ranks, options, config::kSearch, call);
 }
 
 }  // namespace detent::run

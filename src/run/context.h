@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
-#include "detent/calibrate.h"
+#include "config/option.h"
 #include "detent/progress.h"
 #include "detent/quantize.h"
 #include "detent/resources.h"
@@ -46,22 +46,13 @@ inline double seconds_to_load(std::optional<double> time_limit) {
 }
 
 /// Calls `call` with the options; with a time limit it is stopped as by the user when that time has passed, and throws
-/// resource.
-template <class Options, class Call>
-auto within_time(const Options& options, const Call& call) {
-  std::optional<double> limit;
-  std::string hint = "give more";
-  if constexpr (requires { options.limits; }) {
-    limit = options.limits.time_limit;
-  } else {
-    limit = options.resources.time_limit;
-    hint = options.resources.resume ? "the same command continues the run"
-                                    : "give more, or --resume from the beginning, which keeps what is done for the "
-                                      "next run";
-  }
+/// resource. `hint`: what to do then.
+template <class Call>
+auto within_time(const Options& options, const Call& call, const std::string& hint = "give more") {
+  const auto limit = options.resources.time_limit;
   if (!limit) return call(options);
   const Deadline deadline(*limit, options.stop, time_is_over(*limit, hint));
-  Options limited = options;
+  auto limited = options;
   limited.stop = deadline.token();
   try {
     return call(limited);
@@ -70,6 +61,9 @@ auto within_time(const Options& options, const Call& call) {
     throw deadline.error();
   }
 }
+
+/// The hint for a run that --resume goes on with.
+std::string hint_to_resume(const Resources& resources);
 
 // One run of quantize() or search() by several processes: all make the same decisions, heavy work is shared out, rank 0
 // writes.
@@ -86,7 +80,7 @@ double measured_by_first(const Resources& resources, const std::stop_token& stop
 
 /// Collective: throws usage where ranks have other options, and bad_input where they do not read the same model and
 /// samples. Errors name the rank and its host.
-void check_same_among(shim::Ranks& ranks, const CalibrateOptions& options);
+void check_same_among(shim::Ranks& ranks, const Options& options, config::Command command);
 
 /// Calls `call` on each rank with the options that it has there: ranks other than 0 write, report and keep nothing.
 /// Throws what check_same_among() throws, and names the rank and its host in all errors.

@@ -14,7 +14,6 @@
 #include "graph/decisions.h"
 #include "graph/execution.h"
 #include "planning/memory.h"
-#include "run/collect.h"
 #include "run/samples/sample_feed.h"
 #include "run/samples/samples.h"
 #include "shim/shared_work.h"

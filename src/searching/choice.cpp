@@ -6,7 +6,6 @@
 #include <limits>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "speed/choice.h"
 

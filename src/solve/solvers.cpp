@@ -7,16 +7,15 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "solve/algebra/kernels.h"
 #include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/mini_batches.h"
 
 namespace detent::solve {
 
-const Solver* find_solver(WeightSolver rounding) {
+const Solver* find_solver(WeightSolver id) {
   for (const Solver* solver : all_solvers()) {
-    if (solver->rounding == rounding) return solver;
+    if (solver->id == id) return solver;
   }
   return nullptr;
 }
@@ -27,7 +26,7 @@ void check_has_streamed_form(const Solver& solver) {
 }
 
 std::size_t coordinate_sweeps(const FinetuneConfig& config) {
-  const Solver* solver = find_solver(config.rounding);
+  const Solver* solver = find_solver(config.solver);
   return config.coordinate_sweeps.value_or(solver == nullptr ? Solver{}.coordinate_sweeps : solver->coordinate_sweeps);
 }
 
@@ -82,7 +81,7 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
                                                     2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
     return cost;
   }
-  if (const Solver* solver = find_solver(config.rounding)) {
+  if (const Solver* solver = find_solver(config.solver)) {
     const SolverCost own = solver->cost({s.weights, s.fan_in, s.groups, threads}, config);
     cost.flops += own.flops;
     state += own.floats;

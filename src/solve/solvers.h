@@ -37,7 +37,7 @@ struct SolverCost {
 /// which defines `solvers::NAME` under the file's name: the build lists the files of that folder. All else follows from
 /// the row. A method runs on the CPU, also beside GPUs that sum up the samples, unless cuda/gram_methods.cpp has it.
 struct Solver {
-  WeightSolver rounding = WeightSolver::nearest;
+  WeightSolver id = WeightSolver::nearest;
   const char* name = "";  // as it is written in messages
   /// Integers from the Gram form, for the bias as given, or for the best one if config.update_bias is set. The caller
   /// keeps nearest rounding of each row that it serves better, and does coordinate descent afterwards. The result must
@@ -58,7 +58,7 @@ struct Solver {
 /// All of them.
 std::span<const Solver* const> all_solvers();
 /// The one that belongs to a word; null for nearest and automatic.
-const Solver* find_solver(WeightSolver rounding);
+const Solver* find_solver(WeightSolver id);
 
 /// Throws usage where it has none.
 void check_has_streamed_form(const Solver& solver);

@@ -44,7 +44,7 @@ const std::vector<Setting>& settings() {
   static const auto all = [] {
     std::vector<Setting> found;
     for (const auto& option : options()) {
-      if ((option.commands & kQuantize) == 0 || option.at.quantize == nullptr || option.name == "family") continue;
+      if ((option.commands & kQuantize) == 0 || !option.of_library() || option.name == "family") continue;
       for (auto& text : texts_of(option)) found.push_back({&option, std::move(text)});
     }
     return found;
@@ -76,7 +76,7 @@ std::vector<QuantizeOptions> kinds_of_runs() {
   kinds[7].config.block_float = BlockFloat::bfp16;
   kinds[8].config.weight_type = kinds[8].config.activation_type = QuantType::float8e4m3fn;
   kinds[9].config.activations = Activations::dynamic;
-  kinds[10].finetune.rounding = WeightSolver::adaround;
+  kinds[10].finetune.solver = WeightSolver::adaround;
   kinds[11].node_formats = {"a=int8"};
   const auto without_samples = kinds;
   for (auto& kind : kinds) kind.calibration_data = "samples";
@@ -179,15 +179,15 @@ void set_number(const Member& member, double value) {
 TEST(Validate, DefaultsAreGood) {
   EXPECT_NO_THROW(validate(good()));
   EXPECT_NO_THROW(validate(QuantizeOptions(), kPlan));
-  EXPECT_NO_THROW(validate(CalibrateOptions()));
-  EXPECT_NO_THROW(validate(CompareOptions()));
+  EXPECT_NO_THROW(validate(Options(), kCalibrate));
+  EXPECT_NO_THROW(validate(Options(), kCompare));
 }
 
 TEST(Validate, NumbersOutsideTheirBoundsAreNamed) {
   std::size_t checked = 0;
   for (const auto& option : options()) {
     const auto& bounds = option.bounds;
-    const bool in_library = option.at.quantize != nullptr;
+    const bool in_library = option.of_library();
     if ((option.commands & kPlan) == 0 || !in_library || bounds.min == Bounds().min) continue;
     SCOPED_TRACE(option.name);
     const bool is_count = std::holds_alternative<std::uint64_t*>(any_member(option));
@@ -264,14 +264,14 @@ TEST(Validate, FourBitsAreForWeightsOfFullRange) {
 TEST(Validate, FineTuningThatDoesNotGoTogether) {
   const auto says = [](WeightSolver rounding, const auto& change) {
     return refused([&](auto& o) {
-      o.finetune.rounding = rounding;
+      o.finetune.solver = rounding;
       change(o.finetune);
     });
   };
   EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.form = FinetuneForm::streamed; }), "Gram form"));
   EXPECT_TRUE(contains(says(WeightSolver::gptq, [](auto& f) { f.drop_ratio = 0.5; }), "--set drop-ratio"));
   EXPECT_TRUE(contains(refused([](auto& o) {
-                         o.finetune.rounding = WeightSolver::gptq;
+                         o.finetune.solver = WeightSolver::gptq;
                          o.calibration_data.reset();
                          o.statistics = "s";
                        }),
@@ -295,13 +295,13 @@ TEST(Validate, DevicesAndTheirOptions) {
                          o.workers = 2;
                        }),
                        "one sample at a time"));
-  CalibrateOptions calibrate;
+  Options calibrate;
   calibrate.workers = 0;
-  EXPECT_TRUE(contains(usage_error_of([&] { validate(calibrate); }), "--workers must be at least 1"));
+  EXPECT_TRUE(contains(usage_error_of([&] { validate(calibrate, kCalibrate); }), "--workers must be at least 1"));
   calibrate = {};
-  calibrate.most_common = true;
+  calibrate.method.most_common = true;
   calibrate.histograms = false;
-  EXPECT_TRUE(contains(usage_error_of([&] { validate(calibrate); }), "--set most-common"));
+  EXPECT_TRUE(contains(usage_error_of([&] { validate(calibrate, kCalibrate); }), "--set most-common"));
 }
 
 }  // namespace

@@ -32,27 +32,6 @@ TEST(Schema, EveryRowIsComplete) {
   }
 }
 
-TEST(Schema, EveryCommandHasTheMembersOfItsOptions) {
-  for (const auto& option : options()) {
-    SCOPED_TRACE(option.name);
-    if (option.at.command_line != nullptr) continue;
-    EXPECT_EQ((option.commands & (kQuantize | kPlan)) != 0,
-              option.at.quantize != nullptr && (option.commands & (kQuantize | kPlan)) != 0);
-    if ((option.commands & kCalibrate) != 0) {
-      EXPECT_NE(option.at.calibrate, nullptr);
-    }
-    if ((option.commands & kCompare) != 0) {
-      EXPECT_NE(option.at.compare, nullptr);
-    }
-    if ((option.commands & kInspect) != 0) {
-      EXPECT_NE(option.at.inspect, nullptr);
-    }
-    if ((option.commands & kBench) != 0) {
-      EXPECT_NE(option.at.bench, nullptr);
-    }
-  }
-}
-
 TEST(Schema, NamesOfACommandAreUnique) {
   for (const auto command : kAll) {
     std::set<std::string_view> names;
@@ -87,7 +66,7 @@ TEST(Schema, EveryWordIsAccepted) {
       SCOPED_TRACE(word);
       QuantizeOptions fresh;
       CommandLine line;
-      const auto member = option.at.command_line == nullptr ? option.member(fresh) : option.member(line);
+      const auto member = option.of_library() ? option.member(fresh) : option.member(line);
       ASSERT_TRUE(member);
       assign(option, *member, {word}, "--x");
       EXPECT_EQ(text_of(*member), word);
@@ -149,8 +128,7 @@ TEST(Assign, OverridesOfEachKindAreReplacedApart) {
 
 // An option changes the identity of a run if and only if its row says so.
 
-template <class Options>
-void expect_identity_follows_the_rows(unsigned command) {
+void expect_identity_follows_the_rows(Command command) {
   const Options fresh;
   std::size_t checked = 0;
   for (const auto& option : options()) {
@@ -160,26 +138,26 @@ void expect_identity_follows_the_rows(unsigned command) {
     if (!member) continue;
     SCOPED_TRACE(option.name);
     test::change(*member);
-    ASSERT_NE(json_of(*member), json_of(*read_only(option, fresh)));
+    ASSERT_NE(json_of(*member), json_of(read_only(option, fresh)));
     for (const auto what : {Affects::statistics, Affects::integers})
-      EXPECT_EQ(identity(changed, what) != identity(fresh, what), option.affects == what);
+      EXPECT_EQ(identity(changed, what, command) != identity(fresh, what, command), option.affects == what);
     ++checked;
   }
   EXPECT_GT(checked, 20U);
 }
 
 TEST(Identity, ChangesWithTheOptionsThatAffectIt) {
-  expect_identity_follows_the_rows<QuantizeOptions>(kQuantize);
-  expect_identity_follows_the_rows<CalibrateOptions>(kCalibrate);
+  expect_identity_follows_the_rows(kQuantize);
+  expect_identity_follows_the_rows(kCalibrate);
 }
 
 TEST(Identity, IntegersCountWhereLayersMayBeTuned) {
   QuantizeOptions options;
-  options.finetune.rounding = WeightSolver::nearest;
+  options.finetune.solver = WeightSolver::nearest;
   const auto plain = run_identity(options);
   options.finetune.damping = 0.5;
   EXPECT_EQ(run_identity(options), plain);
-  options.finetune.rounding = WeightSolver::gptq;
+  options.finetune.solver = WeightSolver::gptq;
   const auto tuned = run_identity(options);
   EXPECT_EQ(tuned.at("--set damping"), 0.5);
   options.config.per_channel = false;
@@ -272,7 +250,7 @@ TEST(Targets, EverySettingIsAnOptionWithAValueOfIts) {
     for (const auto& setting : row.settings) {
       const auto* option = find(setting.option, kQuantize);
       ASSERT_NE(option, nullptr) << row.name << ": " << setting.option;
-      EXPECT_EQ(text_of(*read_only(*option, options), option->form), setting.value) << row.name << setting.option;
+      EXPECT_EQ(text_of(read_only(*option, options), option->form), setting.value) << row.name << setting.option;
     }
   }
 }
@@ -464,16 +442,18 @@ TEST(Resolve, AMethodThatIsGivenIsTheOnlyOne) {
   EXPECT_EQ(both.accuracy.other_methods, others);
 }
 
-// Other options follow from these, and they have no other values that could be made up.
-bool names_what_is_made(std::string_view path) {
-  return path == "config.preset" || path == "config.target" || path == "family" || path == "format";
+// Other options follow from these, and they have no other values that could be made up; others are not of quantize.
+bool names_what_is_made(const Option& option) {
+  const std::string_view path = option.at.path;
+  return (option.commands & kQuantize) == 0 || path == "config.preset" || path == "config.target" || path == "family" ||
+         path == "format";
 }
 
 TEST(Resolve, WhatIsGivenStays) {
   for (const auto& option : options()) {
     QuantizeOptions changed;
     const auto member = option.member(changed);
-    if (!member || names_what_is_made(option.at.path) || option.at.path == "weights_only.enabled") continue;
+    if (!member || names_what_is_made(option) || option.at.path == "weights_only.enabled") continue;
     SCOPED_TRACE(option.name);
     changed.weights_only.enabled = (option.results & kIntegers) == 0;
     test::change(*member);
@@ -501,7 +481,7 @@ TEST(Resolve, WhatHasNoMeaningIsRefused) {
       set(changed);
       const auto member = option.member(changed);
       const auto path = option.at.path;
-      if (!member || names_what_is_made(path) || path == "config.float_type" || path == "config.block_float" ||
+      if (!member || names_what_is_made(option) || path == "config.float_type" || path == "config.block_float" ||
           path == "weights_only.enabled" || path == "node_formats")
         continue;
       if (path == "config.weight_type" && result == kBlocks) continue;  // floats only
@@ -547,9 +527,9 @@ TEST(Resolve, SwitchesThatAreOffAskForNothing) {
 }
 
 TEST(Resolve, CalibrateHasThePresetsSelection) {
-  CalibrateOptions options;
+  Options options;
   options.config.preset = "plain";
-  resolve(options, {"config.preset"});
+  resolve(options, {"config.preset"}, kCalibrate);
   EXPECT_EQ(options.config.weight_type, QuantType::int8);
 }
 

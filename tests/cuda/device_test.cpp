@@ -126,7 +126,7 @@ constexpr std::size_t kSamples = 5, kIterations = 70;
 /// Both forms of a layer, with sums and errors.
 void solve_all(solve::LayerSolver& solver, const Layer& layer, DeviceActivity* activity) {
   FinetuneConfig config;
-  config.rounding = WeightSolver::adaround;
+  config.solver = WeightSolver::adaround;
   config.num_iterations = kIterations;
   config.batch_size = 1;
   if (activity != nullptr) activity->begin("a layer");
@@ -205,7 +205,7 @@ TEST(Activity, SpansAreOnTheRunsClockAndInOrder) {
 TEST(Activity, TimingChangesNoResult) {
   const Layer layer = make_layer(solve::convolution(4, 6, 2, {3}), {2, 4, 12}, kSamples, 4, 7);
   FinetuneConfig config;
-  config.rounding = WeightSolver::adaround;
+  config.solver = WeightSolver::adaround;
   config.num_iterations = kIterations;
   const auto solved = [&](DeviceActivity* activity) {
     const auto solver = make_solver(on({0}), kernels(), activity);

@@ -114,7 +114,7 @@ TEST(GramSums, TakeWhatWasPredicted) {
 
 FinetuneConfig config_of(WeightSolver rounding, std::size_t iterations = 100) {
   FinetuneConfig config;
-  config.rounding = rounding;
+  config.solver = rounding;
   config.num_iterations = iterations;
   return config;
 }
@@ -411,7 +411,7 @@ TEST(LayerPass, GradientIsThatOfTheLossInEveryWay) {
 
 FinetuneConfig streamed_config(WeightSolver rounding) {
   FinetuneConfig config;
-  config.rounding = rounding;
+  config.solver = rounding;
   config.num_iterations = 60;
   config.batch_size = 2;
   config.learning_rate = rounding == WeightSolver::adaquant ? 1e-3 : 0.1;

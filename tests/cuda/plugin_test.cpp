@@ -126,7 +126,7 @@ TEST(CudaSolver, TakesNoMoreThanAPlanSays) {
         SCOPED_TRACE(std::string(c.name) + (streamed ? " streamed " : " gram ") + std::to_string(devices));
         const Layer layer = make_layer(c.geometry, c.input, 3, 4, 7);
         FinetuneConfig config;
-        config.rounding = WeightSolver::adaround;
+        config.solver = WeightSolver::adaround;
         config.num_iterations = 5;
         DeviceActivity activity(DeviceActivity::Clock::now());
         std::vector<int> numbers{0, 1};
@@ -160,7 +160,7 @@ TEST(CudaSolver, TakesNoMoreThanAPlanSays) {
 TEST(CudaSolver, RefusesWhatAPlanCallsTooMuch) {
   const Layer layer = make_layer(solve::product(300, 40), {30, 300}, 1, 4, 7);
   FinetuneConfig config;
-  config.rounding = WeightSolver::adaround;
+  config.solver = WeightSolver::adaround;
   for (const bool streamed : {false, true}) {
     const auto need = device_need(layer.geometry, layer.shape, streamed, config, DevicePrecision::float32, 1).peak();
     EXPECT_NO_THROW(make_solver(on({0}, need), kernels(), nullptr)

@@ -270,7 +270,7 @@ TEST_F(PlanTest, DynamicShapesNeedSamples) {
 TEST_F(PlanTest, FineTuningNamesItsHeaviestLayer) {
   EXPECT_TRUE(plan(options()).finetune.only_if_needed);
   auto tuned = options();
-  tuned.finetune.rounding = WeightSolver::adaround;
+  tuned.finetune.solver = WeightSolver::adaround;
   const Plan planned = plan(tuned);
   EXPECT_FALSE(planned.finetune.only_if_needed);
   EXPECT_EQ(planned.finetune.layers, 5U);
@@ -282,7 +282,7 @@ TEST_F(PlanTest, ADeviceWithABudgetNeedsNotBeThere) {
   auto on_device = options();
   on_device.device.cuda = {0};
   on_device.device.memory_budget = std::uint64_t{1} << 30;
-  on_device.finetune.rounding = WeightSolver::gptq;
+  on_device.finetune.solver = WeightSolver::gptq;
   const Plan planned = plan(on_device);
   EXPECT_EQ(planned.device.devices, 1U);
   EXPECT_EQ(planned.device.budget, std::uint64_t{1} << 30);

@@ -325,11 +325,6 @@ TEST(Checkpoints, SayThatProgressIsDamaged) {
 
 // A limit on time: it ends a run, and only when it has passed.
 
-struct Options {
-  Resources resources;
-  std::stop_token stop;
-};
-
 // Runs until it is stopped.
 int endless(const Options& options) {
   while (!options.stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -338,7 +333,7 @@ int endless(const Options& options) {
 
 Error end_of(const Options& options) {
   try {
-    within_time(options, endless);
+    within_time(options, endless, hint_to_resume(options.resources));
   } catch (const Error& e) {
     return e;
   }
@@ -357,7 +352,8 @@ TEST(Deadline, EndsARunAndTellsHowToGoOn) {
 
 TEST(Deadline, LeavesTheUsersStopWhatItIs) {
   std::stop_source user;
-  Options options{{}, user.get_token()};
+  Options options;
+  options.stop = user.get_token();
   options.resources.time_limit = 1e300;
   std::jthread stopper([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -31,7 +31,7 @@ constexpr Method kMethods[]{{WeightSolver::gptq, false},
 
 Solution solved(const Layer& layer, Method method, std::size_t iterations = 300, std::size_t threads = 1) {
   FinetuneConfig config;
-  config.rounding = method.rounding;
+  config.solver = method.rounding;
   config.num_iterations = iterations;
   if (method.rounding == WeightSolver::adaquant) config.learning_rate = 1e-3;
   SolveControl control;
@@ -134,7 +134,7 @@ TEST(Blocks, GptqIsThatOfItsPaper) {
     set_targets(any, w, {}, {.integers_only = true}, kernels(), 1);
     const GramForm& form = std::get<GramForm>(any);
     FinetuneConfig config;
-    config.rounding = WeightSolver::gptq;
+    config.solver = WeightSolver::gptq;
     config.activation_order = false;
     const Integers found = gptq(w, form, {}, config, kernels(), {});
     const auto expected = textbook_gptq(w, form, config.damping);
@@ -175,7 +175,7 @@ TEST(Blocks, GptqOnInputsTakesThem) {
   const QuantizedWeights w = in_blocks(layer.weights, 32);
   for (const bool ordered : {false, true}) {
     FinetuneConfig config;
-    config.rounding = WeightSolver::gptq;
+    config.solver = WeightSolver::gptq;
     config.activation_order = ordered;
     FormAccumulator sums(layer.geometry, kernels(), 1, config, layer.inputs.size());
     for (std::size_t i = 0; i < layer.inputs.size(); ++i) sums.add(layer.shape, layer.inputs[i], layer.targets[i]);

@@ -539,7 +539,7 @@ TEST(OwnTargets, OfFormsAreThoseOfTheirSamples) {
 TEST(OwnTargets, KeepTheMeanOfTheTargetsWhereTheBiasIsSolvedFor) {
   const Layer layer = make_layer(product(300, 5), {40, 300}, 2, 8, 4);
   FinetuneConfig config;
-  config.rounding = WeightSolver::gptq;
+  config.solver = WeightSolver::gptq;
   config.update_bias = true;
   FormAccumulator positions(layer.geometry, kernels(), 1, config, layer.inputs.size());
   for (std::size_t i = 0; i < layer.inputs.size(); ++i) positions.add(layer.shape, layer.inputs[i], layer.targets[i]);
@@ -557,7 +557,7 @@ TEST(OwnTargets, KeepTheMeanOfTheTargetsWhereTheBiasIsSolvedFor) {
 // So the sums that only errors follow from need not be made.
 TEST(OwnTargets, DoNotMatterToGptqWhereTheyAreAllThatItAimsAt) {
   FinetuneConfig config;
-  config.rounding = WeightSolver::gptq;
+  config.solver = WeightSolver::gptq;
   for (const Case& c : all_kinds()) {
     SCOPED_TRACE(c.name);
     const Layer layer = make_layer(c.geometry, c.input, 4, 4, 3);

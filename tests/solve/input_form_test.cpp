@@ -20,7 +20,7 @@ namespace {
 
 FinetuneConfig gptq_config(std::size_t sweeps = 2) {
   FinetuneConfig config;
-  config.rounding = WeightSolver::gptq;
+  config.solver = WeightSolver::gptq;
   config.coordinate_sweeps = sweeps;
   return config;
 }
@@ -263,7 +263,7 @@ TEST(RawInputs, IsForGptqOnWideLayersWithoutGroups) {
   config.damping = 0;
   EXPECT_EQ(most_positions(product(1000, 3), config), 0U);
   config = gptq_config();
-  config.rounding = WeightSolver::adaround;
+  config.solver = WeightSolver::adaround;
   EXPECT_EQ(most_positions(product(1000, 3), config), 0U);
 }
 

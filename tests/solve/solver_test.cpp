@@ -24,7 +24,7 @@ namespace {
 
 FinetuneConfig config_of(WeightSolver rounding, std::size_t sweeps = 0) {
   FinetuneConfig config;
-  config.rounding = rounding;
+  config.solver = rounding;
   config.coordinate_sweeps = sweeps;
   return config;
 }
@@ -335,18 +335,18 @@ TEST(BestBias, CannotBeImproved) {
 
 FinetuneConfig config_of(const Solver& solver) {
   FinetuneConfig config;
-  config.rounding = solver.rounding;
+  config.solver = solver.id;
   config.num_iterations = 200;
-  if (solver.rounding == WeightSolver::adaquant) config.learning_rate = 1e-3;
+  if (solver.id == WeightSolver::adaquant) config.learning_rate = 1e-3;
   return config;
 }
 
 TEST(Solvers, HaveEachAWordOfTheirOwn) {
   std::set<WeightSolver> words;
   for (const Solver* solver : all_solvers()) {
-    EXPECT_TRUE(tunes(solver->rounding)) << solver->name;
-    EXPECT_TRUE(words.insert(solver->rounding).second) << solver->name;
-    EXPECT_EQ(find_solver(solver->rounding), solver);
+    EXPECT_TRUE(tunes(solver->id)) << solver->name;
+    EXPECT_TRUE(words.insert(solver->id).second) << solver->name;
+    EXPECT_EQ(find_solver(solver->id), solver);
   }
   for (const WeightSolver rounding : {WeightSolver::adaround, WeightSolver::adaquant, WeightSolver::gptq}) {
     EXPECT_TRUE(words.contains(rounding));
@@ -594,7 +594,7 @@ TEST(Kernels, MultiplyAnyPartsOfMatrices) {
 
 FinetuneConfig adaround(std::size_t iterations) {
   FinetuneConfig config;
-  config.rounding = WeightSolver::adaround;
+  config.solver = WeightSolver::adaround;
   config.num_iterations = iterations;
   return config;
 }

@@ -18,7 +18,7 @@ namespace {
 
 FinetuneConfig config_of(WeightSolver rounding, std::size_t iterations) {
   FinetuneConfig config;
-  config.rounding = rounding;
+  config.solver = rounding;
   config.num_iterations = iterations;
   return config;
 }
@@ -481,7 +481,7 @@ TEST(FormCost, ChoosesAsArithmeticSays) {
   EXPECT_GT(gram.bytes, std::uint64_t{18432} * 18432 * 4);
   EXPECT_GT(gram.flops, in_batches.flops);
   EXPECT_GT(gram.bytes, in_batches.bytes);
-  config.rounding = WeightSolver::gptq;
+  config.solver = WeightSolver::gptq;
   EXPECT_LT(gram_cost(deep, {1, 2048, 7, 7}, 64, config, 2).flops, gram.flops);
   EXPECT_TRUE(has_gram_form(config));
   config.drop_ratio = 0.5;

@@ -91,7 +91,7 @@ Tuned tune(const Settings& settings) {
 
 Settings settings_of(WeightSolver rounding) {
   Settings settings;
-  settings.config.rounding = rounding;
+  settings.config.solver = rounding;
   settings.config.num_iterations = 200;
   if (rounding == WeightSolver::adaquant) settings.config.learning_rate = 1e-3;
   return settings;
@@ -529,7 +529,7 @@ TEST(Cost, FollowsTheFormThatWasAskedFor) {
   layer.inputs = 4096;
   layer.outputs = 64;
   FinetuneConfig config;
-  config.rounding = WeightSolver::adaround;
+  config.solver = WeightSolver::adaround;
   config.num_iterations = 100;
   EXPECT_TRUE(is_streamed(layer, {8, 4096}, 4, config, 1));  // its Gram matrix would cost many times the work
   config.form = FinetuneForm::gram;
@@ -537,7 +537,7 @@ TEST(Cost, FollowsTheFormThatWasAskedFor) {
   config.form = FinetuneForm::streamed;
   EXPECT_TRUE(is_streamed(layer, {8, 4096}, 4, config, 1));
   config.form = FinetuneForm::automatic;
-  config.rounding = WeightSolver::gptq;
+  config.solver = WeightSolver::gptq;
   EXPECT_FALSE(is_streamed(layer, {8, 4096}, 4, config, 1));
 }
 
@@ -546,7 +546,7 @@ TEST(Memory, IsSharedOutOrRefusedWithTheSmallestBudget) {
   const auto layers = found().layers;
   const auto types = exec::infer_value_types(runtime(), model);
   FinetuneConfig config;
-  config.rounding = WeightSolver::gptq;
+  config.solver = WeightSolver::gptq;
   const auto share = [&](std::uint64_t budget) {
     return share_memory(budget, true, model, types, quantized, layers, 8, config, 1);
   };

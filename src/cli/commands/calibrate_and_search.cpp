@@ -15,6 +15,7 @@
 #include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/output/progress.h"
+#include "config/presets.h"
 #include "config/results.h"
 #include "detent/calibrate.h"
 #include "detent/search.h"
@@ -45,19 +46,18 @@ void print_calibration(const std::filesystem::path& output, const config::Comman
 void check_merge(const CalibrateOptions& o) {
   if (o.report || o.trace || o.profile)
     throw Error(ErrorKind::usage, "--merge runs nothing that --profile, --report or --set trace could show");
-  if (!o.model.empty() || !o.calibration_data.empty())
+  if (!o.model.empty() || o.calibration_data)
     throw Error(ErrorKind::usage, "--merge takes statistics files only, no model and no samples");
 }
 
 void check_files(const CalibrateOptions& o) {
   if (o.model.empty())
     throw Error(ErrorKind::usage, "MODEL is required", "or merge statistics: detent calibrate --merge A B -o FILE");
-  if (o.calibration_data.empty() && o.samples == nullptr)
-    throw Error(ErrorKind::usage, "--calibration-data is required");
+  if (!config::has_samples(o)) throw Error(ErrorKind::usage, "--calibration-data is required");
   if (o.output == "-") throw Error(ErrorKind::usage, "-o -: statistics go to a file", "give a file name");
 }
 
-void run(CalibrateOptions options, const config::CommandLine& line) {
+void run(Options& options, const config::CommandLine& line) {
   if (!line.merge.empty()) {
     check_merge(options);
     print_calibration(options.output, line, merge_statistics(line.merge, options.output));
@@ -76,20 +76,16 @@ void run(CalibrateOptions options, const config::CommandLine& line) {
 }  // namespace
 
 void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
-  auto* command = app.add_subcommand(
-      "calibrate", "Write the statistics of a model's activations, for detent quantize --statistics with any method");
-  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kCalibrate);
-  command->footer(
-      "Example:\n  detent calibrate model.onnx -o model.stats --calibration-data samples/\n\n"
-      "Started by mpirun, each process takes a share of the samples; rank 0 writes.");
-  command->callback([declared, &signals, words] {
-    CalibrateOptions options;
-    config::CommandLine line;
-    options.command = words;
-    declared->read(options, line);
-    options.stop = signals.token();
-    run(std::move(options), line);
-  });
+  add_command(app, config::kCalibrate,
+              "Write the statistics of a model's activations, for detent quantize --statistics with any method",
+              "Example:\n  detent calibrate model.onnx -o model.stats --calibration-data samples/\n\n"
+              "Started by mpirun, each process takes a share of the samples; rank 0 writes.",
+              [&signals, words](Call& call) {
+                auto& command = call.options.command;
+                command.insert(command.begin(), words.begin(), words.end());
+                call.options.stop = signals.token();
+                run(call.options, call.line);
+              });
 }
 
 namespace {
@@ -144,30 +140,23 @@ std::string samples_given(const std::vector<GivenOption>& given) {
 }  // namespace
 
 void add_search(CLI::App& app, Signals& signals) {
-  auto* command = app.add_subcommand(
-      "search",
-      "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them");
-  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kSearch);
-  command->footer(
-      "Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms\n\n"
-      "Started by mpirun, each process takes a share of the work; rank 0 times and writes.");
-  command->callback([declared, &signals] {
-    SearchOptions options;
-    config::CommandLine line;
-    options.samples_given = samples_given(declared->read(options, line));
-    options.stop = signals.token();
-    const auto pictures = take_pictures(line, options.model, options);
-    ProgressLine progress;
-    options.progress = progress_to(progress, line.quiet);
-    const auto result = search(options);
-    progress.finish();
-    if (result.rank != 0) return;
-    if (line.json) {
-      write_out(read_small_file((options.output / "front.json").string(), "the front"));
-    } else {
-      print_search(result, options);
-    }
-  });
+  add_command(app, config::kSearch,
+              "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them",
+              "Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms\n\n"
+              "Started by mpirun, each process takes a share of the work; rank 0 times and writes.",
+              [&signals](Call& call) {
+                auto& [options, line, given] = call;
+                options.samples_given = samples_given(given);
+                options.stop = signals.token();
+                const auto pictures = take_pictures(line, options.model, options);
+                const auto result = with_progress(options, line.quiet, search);
+                if (result.rank != 0) return;
+                if (line.json) {
+                  write_out(read_small_file((options.output / "front.json").string(), "the front"));
+                } else {
+                  print_search(result, options);
+                }
+              });
 }
 
 }  // namespace detent::cli

@@ -78,12 +78,9 @@ void require(const std::vector<Fidelity>& outputs, double least) {
   }
 }
 
-void run(CompareOptions options, const config::CommandLine& line) {
-  const auto pictures = take_pictures(line, options.float_model, options);
-  ProgressLine progress;
-  options.progress = progress_to(progress, line.quiet);
-  const auto result = compare(options);
-  progress.finish();
+void run_compare(Options& options, const config::CommandLine& line) {
+  const auto pictures = take_pictures(line, options.model, options);
+  const auto result = with_progress(options, line.quiet, compare);
   if (!line.json) {
     print_comparison(result, options.outputs_only, line.layers);
   } else {
@@ -95,18 +92,14 @@ void run(CompareOptions options, const config::CommandLine& line) {
 }  // namespace
 
 void add_compare(CLI::App& app, Signals& signals) {
-  auto* command = app.add_subcommand("compare",
-                                     "How close a quantized model is to its float original: SQNR (signal over error, "
-                                     "in dB) and cosine, of each output and layer");
-  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kCompare);
-  command->footer("Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/");
-  command->callback([declared, &signals] {
-    CompareOptions options;
-    config::CommandLine line;
-    declared->read(options, line);
-    options.stop = signals.token();
-    run(std::move(options), line);
-  });
+  add_command(app, config::kCompare,
+              "How close a quantized model is to its float original: SQNR (signal over error, "
+              "in dB) and cosine, of each output and layer",
+              "Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/",
+              [&signals](Call& call) {
+                call.options.stop = signals.token();
+                run_compare(call.options, call.line);
+              });
 }
 
 namespace {
@@ -161,13 +154,10 @@ void print_verification(const Verification& r, std::size_t layers) {
                run::speed_words(r.latency[1].ratio));
 }
 
-void run(VerifyOptions options, const config::CommandLine& line) {
+void run_verify(Options& options, const config::CommandLine& line) {
   if (line.max_steps && !(*line.max_steps >= 0)) throw usage_error("--max-steps is less than 0", "give 0 or more");
-  const auto pictures = take_pictures(line, options.float_model, options);
-  ProgressLine progress;
-  options.progress = progress_to(progress, line.quiet);
-  const auto result = verify(options);
-  progress.finish();
+  const auto pictures = take_pictures(line, options.model, options);
+  const auto result = with_progress(options, line.quiet, verify);
   if (line.json) {
     print_json(to_json(result));
   } else {
@@ -184,17 +174,12 @@ void run(VerifyOptions options, const config::CommandLine& line) {
 }  // namespace
 
 void add_verify(CLI::App& app, Signals& signals) {
-  auto* command = app.add_subcommand(
-      "verify", "What the runtime makes of a quantized model, beside the float model and exact integers");
-  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kVerify);
-  command->footer("Example:\n  detent verify model.onnx model.int8.onnx --calibration-data samples/");
-  command->callback([declared, &signals] {
-    VerifyOptions options;
-    config::CommandLine line;
-    declared->read(options, line);
-    options.stop = signals.token();
-    run(std::move(options), line);
-  });
+  add_command(
+      app, config::kVerify, "What the runtime makes of a quantized model, beside the float model and exact integers",
+      "Example:\n  detent verify model.onnx model.int8.onnx --calibration-data samples/", [&signals](Call& call) {
+        call.options.stop = signals.token();
+        run_verify(call.options, call.line);
+      });
 }
 
 namespace {
@@ -243,28 +228,21 @@ void print_bench(const BenchResult& r) {
 }  // namespace
 
 void add_bench(CLI::App& app, Signals& signals) {
-  auto* command = app.add_subcommand(
-      "bench", "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator");
-  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kBench);
-  command->footer("Example:\n  detent bench model.onnx model.int8.onnx");
-  command->callback([declared, &signals] {
-    BenchOptions options;
-    config::CommandLine line;
-    declared->read(options, line);
-    options.stop = signals.token();
-    if (!paths::names_open_files()) throw unavailable("bench, which starts processes,");
-    options.program = paths::target_of("/proc/self/exe");
-    const auto pictures = take_pictures(line, options.models.front(), options);
-    ProgressLine progress;
-    options.progress = progress_to(progress, line.quiet);
-    const auto result = bench(options);
-    progress.finish();
-    if (line.json) {
-      print_json(to_json(result));
-    } else {
-      print_bench(result);
-    }
-  });
+  add_command(app, config::kBench,
+              "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator",
+              "Example:\n  detent bench model.onnx model.int8.onnx", [&signals](Call& call) {
+                auto& [options, line, given] = call;
+                options.stop = signals.token();
+                if (!paths::names_open_files()) throw unavailable("bench, which starts processes,");
+                options.program = paths::target_of("/proc/self/exe");
+                const auto pictures = take_pictures(line, options.models.front(), options);
+                const auto result = with_progress(options, line.quiet, bench);
+                if (line.json) {
+                  print_json(to_json(result));
+                } else {
+                  print_bench(result);
+                }
+              });
 }
 
 }  // namespace detent::cli

@@ -317,7 +317,7 @@ void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool 
 void print_summary(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
   if (!r.family.empty()) return print_family(options, r, verbose);
   if (r.accuracy && has_remedies(options, r)) print_accuracy(options, *r.accuracy, verbose);
-  if (tunes(options.finetune.rounding)) print_layers(r.layers);
+  if (tunes(options.finetune.solver)) print_layers(r.layers);
   print_plan(r);
   print_rotation(r);
   print_weights(r.weights);
@@ -349,7 +349,7 @@ std::vector<std::string> spelled_out(const std::vector<GivenOption>& given) {
   return words;
 }
 
-void run(QuantizeOptions options, const config::CommandLine& line, const std::vector<GivenOption>& given) {
+void run(Options& options, const config::CommandLine& line, const std::vector<GivenOption>& given) {
   if (!line.model_fingerprint.empty()) check_model(options.model, line.model_fingerprint);
   std::optional<RunFile> run_file;
   if (line.save_config) run_file.emplace(*line.save_config, given);
@@ -392,21 +392,17 @@ void run(QuantizeOptions options, const config::CommandLine& line, const std::ve
 }  // namespace
 
 void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
-  auto* command = app.add_subcommand(
-      "quantize", "Write a quantized model: integers, weights in blocks or small floats instead of float32");
-  const auto declared = std::make_shared<DeclaredOptions>(*command, config::kQuantize);
-  command->footer(
-      "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
-      "Started by mpirun, each process takes a share of the work; rank 0 writes.");
-  command->callback([declared, &signals, words] {
-    QuantizeOptions options;
-    config::CommandLine line;
-    options.command = words;
-    const auto given = declared->read(options, line);
-    if (line.options_file) options.command = spelled_out(given);
-    options.stop = signals.token();
-    run(std::move(options), line, given);
-  });
+  add_command(app, config::kQuantize,
+              "Write a quantized model: integers, weights in blocks or small floats instead of float32",
+              "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
+              "Started by mpirun, each process takes a share of the work; rank 0 writes.",
+              [&signals, words](Call& call) {
+                auto& [options, line, given] = call;
+                options.command.insert(options.command.begin(), words.begin(), words.end());
+                if (line.options_file) options.command = spelled_out(given);
+                options.stop = signals.token();
+                run(options, line, given);
+              });
 }
 
 namespace {
@@ -508,7 +504,7 @@ namespace {
 constexpr const char* kName = "model.onnx";
 constexpr const char* kGiveFile = "give a file name";
 
-void check(const QuantizeOptions& options) {
+void check_fits_stdout(const QuantizeOptions& options) {
   if (::isatty(STDOUT_FILENO) == 1)
     throw usage_error("-o -: a model would fill the terminal", "send it to a file or a program, as in: > model.onnx");
   if (options.resources.resume) throw usage_error("--resume needs an output that a later run finds again", kGiveFile);
@@ -533,7 +529,7 @@ void write_all(int descriptor, std::span<const std::byte> bytes) {
 
 ModelToStdout::ModelToStdout(QuantizeOptions& options) {
   if (options.output != "-") return;
-  check(options);
+  check_fits_stdout(options);
   stdout_ = UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   if (!stdout_.valid() || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
     throw failed_call(errno, "-o -", ErrorKind::resource);

@@ -194,8 +194,8 @@ std::vector<ExpectedStage> expected_stages(const QuantizeOptions& options) {
                                               {"accuracy: fallback", 0.9, 2}};
     stages.insert(stages.end(), measured.begin(), measured.end());
   }
-  const bool is_named = tunes(options.finetune.rounding);
-  if (quantizes && (is_named || options.finetune.rounding == WeightSolver::automatic)) {
+  const bool is_named = tunes(options.finetune.solver);
+  if (quantizes && (is_named || options.finetune.solver == WeightSolver::automatic)) {
     stages.push_back({"finetune", is_named ? 17.0 : 5.2});  // else by gptq, and only where that is of use
     stages.push_back({"accuracy: weight tuning", 1.1});
   }

@@ -121,4 +121,14 @@ class ProgressLine {
 /// What tells `line` of progress; nothing if `quiet`. The line must outlive it.
 Progress progress_to(ProgressLine& line, bool quiet);
 
+/// What `call` makes of the options, with a line of progress while it does.
+template <class Call>
+auto with_progress(Options& options, bool quiet, const Call& call) {
+  ProgressLine line;
+  options.progress = progress_to(line, quiet);
+  auto result = call(options);
+  line.finish();
+  return result;
+}
+
 }  // namespace detent::cli

@@ -4,22 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/paths.h"
 #include "config/presets.h"
-#include "data/sample.h"
 #include "data/source.h"
 #include "exec/session.h"
-#include "graph/index.h"
 #include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/transformer.h"
-#include "onnx/model.h"
-#include "pipeline/block_drafts.h"
 #include "pipeline/deployed.h"
 #include "planning/memory.h"
 #include "profile/meters.h"
@@ -30,15 +25,11 @@
 #include "quantization/placement/placement.h"
 #include "run/collect.h"
 #include "run/comparison/proof.h"
-#include "run/context.h"
-#include "run/model/finish.h"
 #include "run/model/prepare.h"
-#include "run/samples/sample_feed.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"
 #include "solve/sweep/block_weights.h"
-#include "solve/sweep/gram_sweep.h"
 #include "solve/sweep/weight_solving.h"
 #include "store/spool.h"
 

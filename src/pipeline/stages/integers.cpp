@@ -22,7 +22,6 @@
 #include "quantization/formats.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
-#include "remedies/evaluator.h"
 #include "remedies/fallback.h"
 #include "remedies/remedies.h"
 #include "remedies/weight_tuning.h"
@@ -61,7 +60,7 @@ calibration::Statistics new_statistics(Run& run) {
                               .votes = needs_votes(run.recipe),
                               .allow_nonfinite = options.allow_nonfinite,
                               .workers = options.workers,
-                              .keep_result = tunes(options.finetune.rounding) || config::may_tune(options)};
+                              .keep_result = tunes(options.finetune.solver) || config::may_tune(options)};
   run.report.recording.directory = run.work->scratch();
   if (run.recipe.reports) collect.recording = &run.report.recording;
   run::DeviceCalibration device(options.device, placement.to_observe().size(), collect.histograms, run.work->scratch(),
@@ -187,7 +186,7 @@ void tune_weights(Run& run) {
   const auto& options = run.options;
   auto& work = *run.integers;
   auto& draft = work.draft;
-  if (tunes(options.finetune.rounding)) {
+  if (tunes(options.finetune.solver)) {
     const auto scope = run.profiler.scope(Step::fast_finetune);
     auto tuned = remedies::tune_weights(draft, *work.evaluator, options.finetune, true);
     draft.emitted->model = std::move(tuned.model);
@@ -256,7 +255,7 @@ void choose_by_speed(Run& run) {
   auto& placement = work.draft.assignment.placement;
   auto choice = run::choose_by_speed(work.draft.prepared, placement, run.options, *run.runtime, work.source.get(),
                                      run.work->path(), run.work->scratch());
-  if (placement.marks.empty() && tunes(run.options.finetune.rounding))
+  if (placement.marks.empty() && tunes(run.options.finetune.solver))
     throw usage_error("--finetune: this machine runs all products faster in float, so that none is quantized",
                       "give --optimize-for size");
   run.note(choice.notes);

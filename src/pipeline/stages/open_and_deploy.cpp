@@ -92,13 +92,13 @@ void claim_output(Run& run) {
   }
   make_directory(run);
   run.load_runtime();
-  if (options.device.gds == GdsMode::on && tunes(options.finetune.rounding))
+  if (options.device.gds == GdsMode::on && tunes(options.finetune.solver))
     store::open_cuda_storage(options.device.cuda.front(), GdsMode::on, run.work->path());
 }
 
 void canonicalize(Run& run) {
   auto& model = run.model;
-  if (const auto& reason = run.options.config.target_reason; !reason.empty()) run.result.notes.push_back(reason);
+  run.note(run.options.notes);
   graph::unfold(model, run.limits());
   run.note(graph::lift_constants(model));
   run.note(graph::drop_initializer_inputs(model));
@@ -118,7 +118,10 @@ void prepare(Run& run) {
   run.result.transformer = graph::find_transformer(run.model, run.limits());
   run.prepared =
       run::prepare(std::move(run.model), options.config, *run.runtime, run.work->scratch(), run.profiler, run.limits());
-  if (run.shared.original.empty()) run.note(run.prepared.notes);
+  if (run.shared.original.empty()) {
+    run.note(options.notes);
+    run.note(run.prepared.notes);
+  }
   auto& model = run.prepared.model;
   if ((run.recipe.result & (config::kDynamic | config::kMixed)) != 0 && model.opset() < kOpsetOfDynamicQuantizeLinear)
     run.note(graph::upgrade_opset(model, run.prepared.types));
@@ -252,7 +255,7 @@ QuantizeResult finish(Run& run) {
   if (run.work) run.work->finish();
   run.run_profiler.finish();
   const auto directory = run.work ? run.work->scratch() : std::filesystem::path();
-  run::write_reports(run.report, run::request_of(run.options, run.result, directory), run.run_profiler);
+  run::write_reports(run.report, {run.options, run.result.notes, directory, &run.result}, run.run_profiler);
   run.result.stages = run.run_profiler.stage_reports();
   run.result.peak_memory = run.profiler.peak_memory();
   return std::move(run.result);

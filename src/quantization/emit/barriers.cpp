@@ -6,16 +6,11 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <map>
-#include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/packed_numbers.h"
 #include "quantization/placement/rules.h"

@@ -3,23 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
-#include "onnx/model.h"
 #include "onnx/packed_numbers.h"
-#include "quantization/blocks/block_stream.h"
 #include "quantization/blocks/blocks.h"
 #include "quantization/formats.h"
 

@@ -10,11 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
-#include "onnx/model.h"
 #include "onnx/write.h"
-#include "quantization/emit/barriers.h"
 #include "quantization/floats/float_rules.h"
 #include "quantization/floats/half_values.h"
 

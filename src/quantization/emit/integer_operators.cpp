@@ -15,11 +15,9 @@
 #include <vector>
 
 #include "graph/constants.h"
-#include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/write.h"
-#include "quantization/emit/barriers.h"
 
 namespace detent::quantization {
 namespace {

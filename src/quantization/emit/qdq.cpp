@@ -8,21 +8,17 @@
 #include <cstring>
 #include <limits>
 #include <set>
-#include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "graph/index.h"
 #include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/packed_numbers.h"
 #include "onnx/write.h"
-#include "quantization/emit/barriers.h"
 #include "quantization/emit/integer_operators.h"
 
 namespace detent::quantization {

@@ -6,17 +6,13 @@
 #include <cstddef>
 #include <map>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "graph/constants.h"
 #include "graph/decisions.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
-#include "onnx/model.h"
 #include "quantization/floats/float_rules.h"
 
 namespace detent::quantization {

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <set>
 
 #include "base/error.h"
 #include "config/presets.h"

@@ -7,14 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <set>
 #include <span>
-#include <string_view>
 
 #include "base/error.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 
 namespace detent::quantization {

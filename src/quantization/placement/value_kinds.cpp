@@ -6,12 +6,10 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "graph/constants.h"
-#include "graph/index.h"
 #include "graph/patterns.h"
 #include "graph/traits.h"
 

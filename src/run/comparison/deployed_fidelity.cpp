@@ -5,22 +5,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <limits>
 #include <memory>
-#include <optional>
-#include <string>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "data/sample.h"
 #include "exec/emit.h"
-#include "exec/session.h"
 #include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"

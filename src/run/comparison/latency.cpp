@@ -10,7 +10,6 @@
 #include "base/parallel.h"
 #include "base/text.h"
 #include "data/given_inputs.h"
-#include "exec/timing.h"
 #include "onnx/model.h"
 #include "run/model/finish.h"
 #include "run/samples/samples.h"

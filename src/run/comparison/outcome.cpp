@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -14,8 +12,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/given_inputs.h"
-#include "data/sample.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "run/comparison/latency.h"
 

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "data/sample.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"
 

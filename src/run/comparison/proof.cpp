@@ -9,18 +9,12 @@
 #include <exception>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <sstream>
-#include <string_view>
-#include <utility>
 
-#include "base/error.h"
 #include "base/file.h"
-#include "base/paths.h"
 #include "base/text.h"
 #include "config/presets.h"
 #include "data/given_inputs.h"
-#include "data/sample.h"
 #include "exec/emit.h"
 #include "exec/guarded_session.h"
 #include "graph/index.h"
@@ -28,7 +22,6 @@
 #include "onnx/model.h"
 #include "planning/memory.h"
 #include "run/command.h"
-#include "run/comparison/deployed_fidelity.h"
 #include "run/comparison/pairing.h"
 #include "run/context.h"
 #include "run/files/outputs.h"
@@ -255,13 +248,7 @@ bool Prover::has_room(const fs::path& file, std::string_view otherwise) {
 std::optional<data::Sample> Prover::first_sample() const {
   if (!config::has_samples(options_)) return std::nullopt;
   if (options_.samples != nullptr) options_.samples->rewind();
-  return open_samples(options_.calibration_data.value_or(""), options_.samples,
-                      input_specs(onnx::read_model(options_.model), options_.config.input_shapes),
-                      {.max_samples = 1,
-                       .batch_size = options_.batch_size,
-                       .file_memory = memory_for_samples(options_.resources),
-                       .input_values = options_.input_values})
-      ->next();
+  return open_first(options_, input_specs(onnx::read_model(options_.model), options_.config.input_shapes), 1)->next();
 }
 
 std::vector<Prover::Pair> Prover::run_beside(const fs::path& file) {

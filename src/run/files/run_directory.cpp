@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/paths.h"
 #include "base/text.h"

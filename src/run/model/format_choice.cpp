@@ -7,8 +7,6 @@
 #include <cctype>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -33,7 +31,6 @@
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"
 #include "speed/choice.h"
-#include "speed/kernels.h"
 
 namespace detent::run {
 namespace {

@@ -10,13 +10,11 @@
 #include "base/text.h"
 #include "config/presets.h"
 #include "config/targets.h"
-#include "graph/index.h"
 #include "graph/rewrites/product_forms.h"
 #include "graph/rewrites/unfold.h"
 #include "quantization/floats/float_placement.h"
 #include "quantization/formats.h"
 #include "quantization/placement/selection.h"
-#include "quantization/placement/value_kinds.h"
 #include "run/comparison/outcome.h"
 #include "run/model/spared_nodes.h"
 
@@ -275,7 +273,6 @@ void refuse_folded(const Prepared& prepared, const std::vector<std::string>& giv
 // What no type has to be known for.
 void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
                   std::vector<std::string>& notes) {
-  if (!config.target_reason.empty()) notes.push_back(config.target_reason);
   graph::unfold(model, limits);
   note_carried_parts(model, notes);
   append(notes, graph::lift_constants(model));

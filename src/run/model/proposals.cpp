@@ -9,15 +9,12 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "calibration/methods.h"
 #include "calibration/statistics_file.h"
 #include "config/presets.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"
 #include "quantization/placement/value_kinds.h"
 #include "run/files/run_directory.h"
-#include "run/model/prepare.h"
 
 namespace detent::run {
 namespace {

@@ -28,15 +28,29 @@ constexpr std::array<Row, 7> kRows{{{"QNNExecutionProvider", "qnn"},
 
 std::span<const Row> targets_of_providers() { return kRows; }
 
-NamedTarget automatic_target(const std::optional<std::filesystem::path>& runtime) {
-  const auto providers = exec::available_providers(runtime);
+void name_target(Options& options) {
+  auto& target = options.config.target;
+  if (config::is_target_file(target)) target = config::read_target(target);
+  if (target != config::kAutomaticTarget) return;
+  const auto providers = exec::available_providers(options.runtime);
   const auto& names = providers.names;
-  for (const auto& [provider, name] : kRows) {
-    if (std::find(names.begin(), names.end(), provider) == names.end()) continue;
-    return {std::string(name), fmt::format("--target auto: {}, since {} has {}", name, providers.runtime, provider)};
-  }
-  return {"ort-cpu", fmt::format("--target auto: ort-cpu, since {} has no provider of another target (it has {})",
-                                 providers.runtime, fmt::join(names, ", "))};
+  const auto found = std::find_if(kRows.begin(), kRows.end(), [&](const Row& row) {
+    return std::find(names.begin(), names.end(), row.first) != names.end();
+  });
+  target = found == kRows.end() ? "ort-cpu" : found->second;
+  options.notes.push_back(
+      found == kRows.end()
+          ? fmt::format("--target auto: ort-cpu, since {} has no provider of another target (it has {})",
+                        providers.runtime, fmt::join(names, ", "))
+          : fmt::format("--target auto: {}, since {} has {}", target, providers.runtime, found->first));
+}
+
+std::optional<Options> with_named_target(const Options& options) {
+  const auto& given = options.config.target;
+  if (given != config::kAutomaticTarget && !config::is_target_file(given)) return std::nullopt;
+  std::optional<Options> named(options);
+  name_target(*named);
+  return named;
 }
 
 namespace {

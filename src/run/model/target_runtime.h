@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "config/targets.h"
-#include "detent/calibrate.h"
-#include "detent/quantize.h"
+#include "detent/options.h"
 #include "onnx/model.h"
 
 namespace detent::run {
@@ -21,32 +20,13 @@ namespace detent::run {
 /// The execution providers that have a target, best first, each with the target.
 std::span<const std::pair<std::string_view, std::string_view>> targets_of_providers();
 
-struct NamedTarget {
-  std::string name, reason;
-};
-/// Loads the library. Throws device.
-NamedTarget automatic_target(const std::optional<std::filesystem::path>& runtime);
-
-/// Puts the name in the place of "auto", and the reason beside it; or in that of a file. Nothing after it, the identity
-/// of the run included, sees that the name was not given.
-template <class Options>
-void name_target(Options& options) {
-  if (config::is_target_file(options.config.target)) options.config.target = config::read_target(options.config.target);
-  if (options.config.target != config::kAutomaticTarget) return;
-  auto named = automatic_target(options.runtime);
-  options.config.target = std::move(named.name);
-  options.config.target_reason = std::move(named.reason);
-}
+/// Puts the name in the place of "auto", and the reason among the notes; or in that of a file. Nothing after it, the
+/// identity of the run included, sees that the name was not given. For "auto" it loads the runtime's library. Throws
+/// device.
+void name_target(Options& options);
 
 /// Options with the name in the place of "auto" or of a file; nullopt where a name was given.
-template <class Options>
-std::optional<Options> with_named_target(const Options& options) {
-  const auto& given = options.config.target;
-  if (given != config::kAutomaticTarget && !config::is_target_file(given)) return std::nullopt;
-  std::optional<Options> named(options);
-  name_target(*named);
-  return named;
-}
+std::optional<Options> with_named_target(const Options& options);
 
 // What a written file asks of the runtimes that load it, beyond what every supported version has.
 

@@ -277,11 +277,11 @@ json accuracy_json(const AccuracyResult& a) {
 std::string report_json(const RunReport& report, const ReportRequest& request, const RunProfiler& profiler) {
   const auto times = profiler.stages();
   const json stages = stages_json(report, times, profiler.profiler().device());
-  json out{{"title", request.model.filename().string()},
+  json out{{"title", request.options.model.filename().string()},
            {"version", DETENT_VERSION},
            {"date", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
-           {"model_fingerprint", fingerprint_of(onnx::read_model(request.model)).text()},
-           {"command", request.command},
+           {"model_fingerprint", fingerprint_of(onnx::read_model(request.options.model)).text()},
+           {"command", request.options.command},
            {"summary", summary_json(report, request.quantized, profiler.profiler())},
            {"verdict", verdict_text(stages)},
            {"machine",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -98,36 +99,30 @@ void check_report_paths(const std::optional<std::filesystem::path>& html,
   if (html) check_html_path(*html);
 }
 
-ReportRequest request_of(const QuantizeOptions& options, const QuantizeResult& result,
-                         const std::filesystem::path& work_dir) {
-  return {options.report,  options.trace, options.model,
-          options.command, result.notes,  &result,
-          options.threads, work_dir,      options.resources.memory_budget};
-}
-
 void write_reports(RunReport& report, const ReportRequest& request, RunProfiler& profiler) {
-  if (!request.html && !request.trace) return;
+  const auto& [html, trace] = std::tie(request.options.report, request.options.trace);
+  if (!html && !trace) return;
   const auto resident = profile::memory_now().resident;
-  const auto budget = request.memory_budget.value_or(std::numeric_limits<std::uint64_t>::max());
+  const auto budget = request.options.resources.memory_budget.value_or(std::numeric_limits<std::uint64_t>::max());
   constexpr std::uint64_t kBeside = std::uint64_t{16} << 20;  // what threads and the disk's buffers take meanwhile
-  report.machine = profile::measure_machine(static_cast<int>(thread_count(request.threads)), request.work_dir,
+  report.machine = profile::measure_machine(static_cast<int>(thread_count(request.options.threads)), request.work_dir,
                                             budget - std::min(budget, resident + kBeside));
   if (report.device)
     report.device->peaks = profile::measure_cuda(report.device->config.cuda.front(), report.device->config.precision);
   assign_times(report);
-  if (request.html) {
-    AtomicFile file(*request.html);
+  if (html) {
+    AtomicFile file(*html);
     file.write(as_byte_span(profile::html_report(report_json(report, request, profiler))));
     file.commit();
   }
-  if (request.trace) {
+  if (trace) {
     auto& spans = profiler.profiler();
     const double session = report.collect_start + report.recording.session_seconds;
     for (const auto& node : report.recording.nodes) spans.add_span(node.name, session + node.start, node.seconds);
     auto all = spans.spans();
     const auto on_devices = spans.device().spans();
     all.insert(all.end(), on_devices.begin(), on_devices.end());
-    profile::write_trace(*request.trace, spans.stages(), spans.timeline(), all);
+    profile::write_trace(*trace, spans.stages(), spans.timeline(), all);
   }
 }
 

@@ -86,19 +86,11 @@ struct RunReport {
 
 /// What to write, and facts for the page beside the measurements.
 struct ReportRequest {
-  std::optional<std::filesystem::path> html, trace;
-  std::filesystem::path model;
-  std::vector<std::string> command;
+  const Options& options;  // must outlive it, as the result
   std::vector<std::string> notes;
-  const QuantizeResult* quantized = nullptr;  // none: calibration alone
-  int threads = 0;
   std::filesystem::path work_dir;
-  std::optional<std::uint64_t> memory_budget = {};
+  const QuantizeResult* quantized = nullptr;  // none: calibration alone
 };
-
-/// Of a run of quantize, whose options and result must outlive it.
-ReportRequest request_of(const QuantizeOptions& options, const QuantizeResult& result,
-                         const std::filesystem::path& work_dir);
 
 /// Throws usage when a path names a file that is neither empty nor a report or trace, so that a mistyped path cannot
 /// overwrite a model.

@@ -2,17 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
-#include "data/sample.h"
 #include "exec/emit.h"
 #include "graph/constants.h"
 #include "graph/index.h"

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <utility>
 
 #include "base/error.h"
 #include "data/given_inputs.h"
-#include "data/sample.h"
 #include "exec/sweep.h"
 #include "graph/execution.h"
-#include "graph/index.h"
 #include "graph/rewrites/unfold.h"
-#include "onnx/model.h"
 #include "planning/memory.h"
 
 namespace detent::run {
@@ -79,6 +75,30 @@ std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& pa
                       "give a path or a stream of samples");
   return stream != nullptr ? data::open_samples(*stream, std::move(inputs), options)
                            : data::open_samples(path, std::move(inputs), options);
+}
+
+std::unique_ptr<data::SampleSource> open_samples(const Options& options, std::vector<data::InputSpec> inputs,
+                                                 std::size_t share, std::size_t shares) {
+  return open_samples(options.calibration_data.value_or(""), options.samples, std::move(inputs),
+                      {.max_samples = options.max_samples,
+                       .batch_size = options.batch_size,
+                       .share = share,
+                       .shares = shares,
+                       .file_memory = memory_for_samples(options.resources),
+                       .input_values = options.input_values});
+}
+
+std::unique_ptr<data::SampleSource> open_first(const Options& options, std::vector<data::InputSpec> inputs,
+                                               std::size_t most) {
+  auto first = options;
+  first.max_samples = options.max_samples > 0 ? std::min(most, options.max_samples) : most;
+  return open_samples(first, std::move(inputs));
+}
+
+PictureFolder with_inputs_of(PictureFolder pictures, const Options& options) {
+  pictures.input_values = options.input_values;
+  pictures.input_shapes = options.config.input_shapes;
+  return pictures;
 }
 
 std::unique_ptr<SampleStream> open_pictures(const PictureFolder& pictures, const std::filesystem::path& model,

@@ -1,4 +1,4 @@
-// Calibration samples as a story opens them.
+// The samples of a run: where they come from, and what inputs they are for.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,7 @@
 
 #include "data/pictures.h"
 #include "data/sample.h"
-#include "detent/resources.h"
-#include "detent/samples.h"
+#include "detent/options.h"
 #include "graph/index.h"
 #include "onnx/model.h"
 #include "run/context.h"
@@ -42,17 +41,11 @@ std::unique_ptr<data::SampleSource> open_samples(const std::filesystem::path& pa
                                                  const data::SourceOptions& options);
 
 /// The samples that the options of a run name, or every `shares`-th of them, beginning with the one at `share`.
-template <class Options>
 std::unique_ptr<data::SampleSource> open_samples(const Options& options, std::vector<data::InputSpec> inputs,
-                                                 std::size_t share = 0, std::size_t shares = 1) {
-  return open_samples(options.calibration_data.value_or(""), options.samples, std::move(inputs),
-                      {.max_samples = options.max_samples,
-                       .batch_size = options.batch_size,
-                       .share = share,
-                       .shares = shares,
-                       .file_memory = memory_for_samples(options.resources),
-                       .input_values = options.input_values});
-}
+                                                 std::size_t share = 0, std::size_t shares = 1);
+/// The first of them, at most so many.
+std::unique_ptr<data::SampleSource> open_first(const Options& options, std::vector<data::InputSpec> inputs,
+                                               std::size_t most);
 
 // Pictures as samples of a model.
 
@@ -66,13 +59,7 @@ struct PictureFolder {
 };
 
 /// What a run says of the inputs of its model.
-template <class Options>
-PictureFolder with_inputs_of(PictureFolder pictures, const Options& options) {
-  pictures.input_values = options.input_values;
-  if constexpr (requires { options.config.input_shapes; }) pictures.input_shapes = options.config.input_shapes;
-  if constexpr (requires { options.input_shapes; }) pictures.input_shapes = options.input_shapes;
-  return pictures;
-}
+PictureFolder with_inputs_of(PictureFolder pictures, const Options& options);
 
 /// As many as `samples`, spread evenly over the folder (0: all), for the one input of `model`. Throws usage for a model
 /// with several beside those of input_values, and what data::open_pictures() throws.

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
 
 namespace detent::solve {
 namespace {

@@ -1,9 +1,6 @@
 #include "solve/algebra/quadratic.h"
 
-#include <algorithm>
-
 #include "base/error.h"
-#include "solve/algebra/kernels.h"
 
 namespace detent::solve {
 namespace {

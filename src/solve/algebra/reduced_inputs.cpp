@@ -6,7 +6,6 @@
 
 #include "base/numbers.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
 
 namespace detent::solve {

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdint>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
 
 namespace detent::solve {
 namespace {

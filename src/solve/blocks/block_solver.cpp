@@ -8,9 +8,6 @@
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/parallel.h"
-#include "quantization/blocks/block_search.h"
-#include "solve/algebra/kernels.h"
-#include "solve/blocks/block_error.h"
 
 namespace detent::solve {
 namespace {

@@ -8,12 +8,8 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
-#include "solve/algebra/quadratic.h"
 #include "solve/algebra/reduced_inputs.h"
 #include "solve/layers/input_form.h"
-#include "solve/layers/mini_batches.h"
-#include "solve/layers/solver.h"
 
 namespace detent::solve {
 namespace {

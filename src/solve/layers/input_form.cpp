@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
-#include <variant>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/mini_batches.h"
-#include "solve/layers/problem.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -45,7 +42,7 @@ double mean_squared_output_error(const QuantizedWeights& weights, const RawInput
 }  // namespace
 
 bool inputs_pay(std::size_t groups, std::size_t fan_in, const FinetuneConfig& config) {
-  const Solver* solver = find_solver(config.rounding);
+  const Solver* solver = find_solver(config.solver);
   return solver != nullptr && solver->has_input_form && config.damping >= kLeastDamping && groups == 1 &&
          fan_in >= kLeastFanIn;
 }

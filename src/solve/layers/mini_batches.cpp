@@ -1,6 +1,5 @@
 #include "solve/layers/mini_batches.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 

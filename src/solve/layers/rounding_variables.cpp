@@ -15,7 +15,7 @@ RoundingVariables::RoundingVariables(const QuantizedWeights& weights, std::span<
       bias_(bias.begin(), bias.end()),
       bias_mean_(bias.size()),
       bias_square_(bias.size()) {
-  if (config.rounding == WeightSolver::adaround) {
+  if (config.solver == WeightSolver::adaround) {
     adaround_.emplace(weights);
     for (const float scale : weights.scale) factors_.push_back({scale, certainty_weight(scale, input_power)});
   } else {

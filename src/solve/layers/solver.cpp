@@ -1,13 +1,8 @@
 #include "solve/layers/solver.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
-#include "base/error.h"
-#include "base/parallel.h"
-#include "solve/algebra/kernels.h"
-#include "solve/algebra/quadratic.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -20,7 +15,7 @@ class OnCpu final : public GramMethods {
       : weights_(weights), form_(form), bias_(bias), kernels_(kernels), control_(control) {}
 
   Integers integers(const FinetuneConfig& config) override {
-    return find_solver(config.rounding)->solve(weights_, form_, bias_, config, kernels_, control_);
+    return find_solver(config.solver)->solve(weights_, form_, bias_, config, kernels_, control_);
   }
   Integers better_rows(const FinetuneConfig& config, Integers first, const Integers& second) override {
     return solve::better_rows(weights_, form_, bias_, config, std::move(first), second, kernels_, control_);
@@ -50,7 +45,7 @@ Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<
   FinetuneConfig config = given;
   config.update_bias = given.update_bias && !bias.empty() && form.positions > 0;
   Solution solution = nearest(weights, bias);
-  if (const Solver* solver = find_solver(config.rounding)) {
+  if (const Solver* solver = find_solver(config.solver)) {
     Integers found = methods.integers(config);
     const bool compared = solver->takes_symmetric_form && form.symmetric;
     solution.integers = compared ? std::move(found) : methods.better_rows(config, std::move(solution.integers), found);

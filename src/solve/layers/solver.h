@@ -118,7 +118,7 @@ struct SolveControl {
 /// config.coordinate_sweeps, or the method's own number where it is unset.
 std::size_t coordinate_sweeps(const FinetuneConfig& config);
 
-/// Integers by config.rounding, then coordinate_sweeps() of coordinate descent, and with config.update_bias the
+/// Integers by config.solver, then coordinate_sweeps() of coordinate descent, and with config.update_bias the
 /// best bias for them (and integers that are best together with it). No row's error on the form's own data is above
 /// that of nearest rounding. The same result for any number of threads. A bias is made only where there is one.
 Solution solve(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias,
@@ -131,7 +131,7 @@ using Integers = std::vector<std::int32_t>;
 class GramMethods {
  public:
   virtual ~GramMethods() = default;
-  /// By config.rounding, which is not nearest.
+  /// By config.solver, which is not nearest.
   virtual Integers integers(const FinetuneConfig& config) = 0;
   virtual Integers better_rows(const FinetuneConfig& config, Integers first, const Integers& second) = 0;
   virtual Integers coordinate_descent(const FinetuneConfig& config, Integers start) = 0;

@@ -1,20 +1,13 @@
 #include "solve/layers/streamed.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <numeric>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "solve/algebra/kernels.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/input_descent.h"
-#include "solve/layers/mini_batches.h"
-#include "solve/layers/rounding_variables.h"
-#include "solve/layers/solver.h"
 #include "solve/solvers.h"
 
 namespace detent::solve {
@@ -113,7 +106,7 @@ class Problem final : public StreamedIterations {
 Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& geometry, std::span<const float> bias,
                         LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
                         const SolveControl& control) {
-  const Solver* solver = find_solver(config.rounding);
+  const Solver* solver = find_solver(config.solver);
   if (solver == nullptr || samples.count() == 0) return nearest(weights, bias);
   check_has_streamed_form(*solver);
   Problem problem(weights, geometry, bias, samples, config, kernels, control);
@@ -121,7 +114,7 @@ Solution solve_streamed(const QuantizedWeights& weights, const LayerGeometry& ge
   if (uses_sample_descent(config)) {
     solution.integers = descend_on_samples(weights, geometry, solution, samples, config, kernels, control);
   }
-  if (config.rounding == WeightSolver::adaround && config.update_bias && !bias.empty()) {
+  if (config.solver == WeightSolver::adaround && config.update_bias && !bias.empty()) {
     solution.bias = streamed_bias(weights, geometry, solution, samples, kernels, control);
   }
   return solution;
@@ -312,7 +305,7 @@ Solution run(StreamedIterations& problem, const FinetuneConfig& config, const So
     if (end <= begin) continue;
     const double loss = problem.iterate(begin, end);
     if (control.progress) control.progress(end, loss);
-    const bool no_better = begin > 0 && config.rounding == WeightSolver::adaquant && !(loss < last_loss);
+    const bool no_better = begin > 0 && config.solver == WeightSolver::adaquant && !(loss < last_loss);
     if (config.early_stop && (no_better || problem.variables().decided())) break;
     last_loss = loss;
     begin = end;

@@ -18,7 +18,7 @@
 
 namespace detent::solve {
 
-/// AdaRound or AdaQuant by config.rounding, config.num_iterations steps on config.batch_size samples each. Samples come
+/// AdaRound or AdaQuant by config.solver, config.num_iterations steps on config.batch_size samples each. Samples come
 /// in a new random order each time all have been used; with config.drop_ratio below 1 each input element comes from the
 /// float branch with the remaining probability. The loss is the mean over positions of the sum over outputs of
 /// |Ŵ x + b − y|². The order and the mix follow from config.seed; the result is the same for any number of threads.

@@ -111,7 +111,7 @@ Integers adaquant(const QuantizedWeights& weights, const GramForm& form, std::sp
 
 namespace solvers {
 /// Hubara et al. 2020, arXiv:2006.10518.
-extern const Solver adaquant{.rounding = WeightSolver::adaquant,
+extern const Solver adaquant{.id = WeightSolver::adaquant,
                              .name = "AdaQuant",
                              .solve = solve::adaquant,
                              .cost = iteration_cost,

@@ -150,7 +150,7 @@ Integers adaround(const QuantizedWeights& weights, const GramForm& form, std::sp
 
 namespace solvers {
 /// With the gradient over all data in each step: Nagel et al. 2020, arXiv:2004.10568.
-extern const Solver adaround{.rounding = WeightSolver::adaround,
+extern const Solver adaround{.id = WeightSolver::adaround,
                              .name = "AdaRound",
                              .solve = solve::adaround,
                              .cost = iteration_cost,

@@ -203,7 +203,7 @@ SolverCost cost(const SolverSizes& s, const FinetuneConfig&) {
 
 /// Frantar et al. 2022, arXiv:2210.17323. Its integers are the best for damped sums; sweeps afterwards would fit them
 /// to these very positions: errors on others grew by 1 %.
-extern const Solver gptq{.rounding = WeightSolver::gptq,
+extern const Solver gptq{.id = WeightSolver::gptq,
                          .name = "GPTQ",
                          .solve = solve::gptq,
                          .cost = cost,

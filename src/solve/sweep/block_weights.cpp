@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <numeric>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,8 +18,6 @@
 #include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_solver.h"
-#include "solve/sweep/gram_sweep.h"
-#include "solve/sweep/weight_solving.h"
 
 namespace detent::solve {
 

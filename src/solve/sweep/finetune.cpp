@@ -5,32 +5,24 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/text.h"
-#include "data/sample.h"
 #include "exec/sweep.h"
 #include "graph/decisions.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "planning/memory.h"
-#include "planning/segments.h"
 #include "shim/shared_work.h"
 #include "solve/algebra/kernels.h"
 #include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/layer_solver.h"
-#include "solve/solvers.h"
 #include "solve/sweep/layer_tuner.h"
 #include "solve/sweep/solved_layers.h"
-#include "solve/sweep/tuned_layer.h"
 
 namespace detent::solve {
 namespace {
@@ -509,7 +501,7 @@ bool is_streamed(const LayerGeometry& geometry, const Shape& input_shape, std::u
                  const FinetuneConfig& config, std::size_t threads) {
   if (config.form == FinetuneForm::streamed) return true;
   const bool possible = has_gram_form(config);
-  const Solver* solver = find_solver(config.rounding);
+  const Solver* solver = find_solver(config.solver);
   const bool has_choice = solver == nullptr || solver->has_streamed_form;
   if (!possible || config.form == FinetuneForm::gram || !has_choice) return !possible;
   constexpr std::uint64_t kLargestForm = std::uint64_t{512} << 20;
@@ -545,7 +537,7 @@ namespace {
 double times_integers_travel(const LayerCost& cost, const FinetuneConfig& config, bool has_inputs, bool aims) {
   if (cost.streamed) return uses_sample_descent(config) ? 2 : 1;
   const double descends = coordinate_sweeps(config) > 0 ? 1 : 0;
-  if (config.rounding != WeightSolver::gptq) return (config.rounding == WeightSolver::nearest ? 0 : 2) + descends;
+  if (config.solver != WeightSolver::gptq) return (config.solver == WeightSolver::nearest ? 0 : 2) + descends;
   if (has_inputs) return 1;
   return (aims || descends > 0 ? 4 : 1) + descends;
 }

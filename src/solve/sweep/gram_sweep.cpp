@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,12 +13,9 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/text.h"
-#include "calibration/observers.h"
 #include "exec/sweep.h"
-#include "graph/index.h"
 #include "quantization/blocks/block_stream.h"
 #include "solve/algebra/gram.h"
-#include "solve/blocks/block_error.h"
 #include "solve/layers/layer_solver.h"
 #include "solve/sweep/finetune.h"
 #include "solve/sweep/weight_solving.h"

@@ -4,23 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <cstring>
-#include <memory>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/text.h"
-#include "data/sample.h"
-#include "shim/shared_work.h"
-#include "solve/layers/input_form.h"
 #include "solve/layers/solver.h"
-#include "solve/layers/streamed.h"
 #include "solve/solvers.h"
-#include "solve/sweep/finetune.h"
-#include "solve/sweep/solved_layers.h"
 
 namespace detent::solve {
 namespace {
@@ -258,7 +250,7 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   GramFormOrRawInputs form = *std::exchange(problem.form, std::nullopt);
   const bool judged = problem.judges > 0;
   const bool integers_only =
-      find_solver(config.rounding)->takes_symmetric_form && coordinate_sweeps(config) == 0 && judged;
+      find_solver(config.solver)->takes_symmetric_form && coordinate_sweeps(config) == 0 && judged;
   const float share = problem.needs_targets ? share_of_asymmetric(problem.positions_per_weight, weights.levels()) : 0;
   set_targets(form, weights, bias, {share, config.update_bias, integers_only}, kernels_, control.threads);
   found.solution = solver_.solve(weights, form, bias, config, control);

@@ -6,18 +6,12 @@
 #include <array>
 #include <cstring>
 #include <functional>
-#include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/error.h"
 #include "profile/meters.h"
-#include "quantization/blocks/block_stream.h"
 #include "shim/shared_work.h"
 #include "solve/blocks/block_error.h"
-#include "solve/blocks/block_solver.h"
-#include "solve/sweep/gram_sweep.h"
 
 namespace detent::solve {
 namespace {

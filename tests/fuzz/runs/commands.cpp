@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/text.h"
+#include "cli/isolation.h"
 #include "cli/options.h"
 #include "cli/output/tables.h"
 #include "config/validate.h"
@@ -164,22 +165,22 @@ void run_quantized(Bytes input) {
   try_to([&] {
     CheckOptions options;
     options.model = model.path();
-    options.target = kTargets[choice % std::size(kTargets)];
+    options.config.target = kTargets[choice % std::size(kTargets)];
     check(options);
   });
-  const auto beside = [&](auto options, auto call) {
+  const auto beside = [&](const auto& call) {
     try_to([&] {
+      Options options;
       Samples samples(onnx::read_model(model.path()));
-      options.float_model = options.quantized_model = model.path();
+      options.model = options.quantized_model = model.path();
       options.samples = &samples;
       options.threads = 1;
+      options.bench = false;
       call(options);
     });
   };
-  if ((choice & 8) != 0) return beside(CompareOptions(), compare);
-  VerifyOptions options;
-  options.bench = false;
-  beside(options, verify);
+  if ((choice & 8) != 0) return beside(compare);
+  beside(verify);
 }
 
 const Registered quantized_target{{"quantized", run_quantized, {&kModel}, 1, 300}};
@@ -191,14 +192,6 @@ const Registered weights_target{{"weights", run_weights, {&kModel}, 1, 50}};
 // Options, as words of the command line and as a file of YAML.
 
 using Words = std::vector<std::string>;
-
-template <class Options>
-void read(const cli::DeclaredOptions& declared) {
-  Options options;
-  config::CommandLine line;
-  declared.read(options, line);
-  if constexpr (requires { config::validate(options); }) config::validate(options);
-}
 
 // CLI11's app keeps the order of the words of one line in the next.
 struct Forgetful : CLI::App {
@@ -238,16 +231,10 @@ class Program {
 
  private:
   static void read_options(const cli::DeclaredOptions& declared, config::Command command) {
-    switch (command) {
-      case config::kQuantize:
-      case config::kPlan: return read<QuantizeOptions>(declared);
-      case config::kCalibrate: return read<CalibrateOptions>(declared);
-      case config::kCompare: return read<CompareOptions>(declared);
-      case config::kInspect: return read<InspectOptions>(declared);
-      case config::kCheck: return read<CheckOptions>(declared);
-      case config::kVerify: return read<VerifyOptions>(declared);
-      default: return read<BenchOptions>(declared);
-    }
+    Options options;
+    config::CommandLine line;
+    declared.read(options, line);
+    config::validate(options, command);
   }
 
   Forgetful app_{"", "detent"};
