@@ -160,6 +160,27 @@ def test_without_shapes_all_goes_to_integers(case: tuple[Path, Path, Path], tmp_
     assert "FLOAT" not in weights(tmp_path / "q.onnx")
 
 
+@pytest.mark.parametrize("first", ["Scaler", "Compress"])
+def test_shapes_that_only_a_run_shows_are_timed(first: str, tmp_path: Path) -> None:
+    """The runtime infers none behind operators of ai.onnx.ml, nor those that depend on values."""
+    b = graphs.Builder(3)
+    if first == "Scaler":
+        x = b.add("Scaler", "x", domain="ai.onnx.ml", offset=[0.1] * 16, scale=[1.5] * 16)
+    else:
+        x = b.add("Compress", "x", b.constant("kept", [True, False, True, True], bool), axis=0)
+    out = b.add("MatMul", b.add("Relu", b.add("MatMul", x, b.weight("w", 16, 24))), b.weight("v", 24, 8))
+    model = b.model({"x": (onnx.TensorProto.FLOAT, ["N", 16])}, [out])
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 3))
+    onnx.save(model, tmp_path / "m.onnx")
+    rng = np.random.default_rng(0)
+    data = support.save_samples(tmp_path / "data", [{"x": rng.random((4, 16), np.float32)} for _ in range(4)])
+    told = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, tmp_path / "kernels.json")
+    assert not any("not timed" in note for note in told["notes"])
+    kernels = json.loads((tmp_path / "kernels.json").read_text())["kernels"]
+    rows = 4 if first == "Scaler" else 3
+    assert len(kernels) == 2 and all(f"[{rows}x16]" in name or f"[{rows}x24]" in name for name in kernels), kernels
+
+
 def test_what_has_no_elements_stays_in_float(tmp_path: Path) -> None:
     """Its operator alone is a model that has nothing to quantize, which is no error of the whole."""
     b = graphs.Builder(2)

@@ -272,6 +272,7 @@ std::optional<std::string> slower_than_float(Run& run) {
                                                       *work.source, run.work->scratch());
   const double seconds = measured.result > 0 ? measured.result : times.chosen;
   const double in_float = measured.in_float > 0 ? measured.in_float : times.in_float;
+  if (in_float <= 0) return std::nullopt;  // neither the model nor its operators were timed
   if (takes_dynamic_scales(run, seconds) || seconds <= kSameTime * in_float) return std::nullopt;
   return fmt::format(
       "all stays in float, since this machine takes {:.3g} ms for the model with what accuracy needs there, and {:.3g} "
@@ -337,8 +338,7 @@ void try_other_forms(Run& run) {
     if (work.improved && work.evaluator) take_smaller_form(run);
     return;
   }
-  const bool timed = work.draft.prepared.times.in_float > 0;
-  if (!timed || !work.measured || !work.evaluator || !work.source || !run.result.accuracy) return;
+  if (!work.measured || !work.evaluator || !work.source || !run.result.accuracy) return;
   const auto scope = run.profiler.scope(run::kSensitivityStage);
   std::optional<std::string> note;
   try {

@@ -28,6 +28,7 @@
 #include "run/comparison/proof.h"
 #include "run/files/outputs.h"
 #include "run/model/speed_trials.h"
+#include "run/samples/samples.h"
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"
 #include "speed/choice.h"
@@ -311,6 +312,22 @@ class ChoiceBySpeed {
   bool is_complete_ = true;
 };
 
+// With the shapes of the first sample; what the runtime does not infer of them (behind operators of other domains, or
+// where they depend on values) is seen in a run.
+graph::ValueTypes types_to_time(const Prepared& prepared, const QuantizeOptions& options, const exec::Runtime& runtime,
+                                data::SampleSource& source) {
+  auto types = static_types(prepared.types, prepared.model, runtime, source);
+  const auto unknown = values_of_unknown_shape(prepared.model, types);
+  if (unknown.empty()) return types;
+  const Context context{.runtime = runtime, .resources = {}, .directory = {}, .threads = options.threads};
+  measure_shapes(context, prepared.model, source, unknown, types);
+  for (const auto& value : unknown) {
+    auto& shape = types.at(value).shape;
+    if (std::ranges::any_of(*shape, [](const auto& dim) { return dim.value == 0; })) shape.reset();  // was not made
+  }
+  return types;
+}
+
 // What stays in float of the products that could be integers.
 struct LeftProducts {
   std::size_t count = 0, of = 0;
@@ -410,8 +427,7 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   if (auto earlier = decided(file)) {
     text = speed::text_of(*earlier);
   } else if (shim::rank_of(options.resources.ranks) == 0) {
-    const auto types =
-        source != nullptr ? static_types(prepared.types, prepared.model, runtime, *source) : prepared.types;
+    const auto types = source != nullptr ? types_to_time(prepared, options, runtime, *source) : prepared.types;
     text = speed::text_of(ChoiceBySpeed(prepared, {prepared.model, index, types, options.config}, placement.selected,
                                         options, runtime, source, scratch, choice.notes)
                               .run());
