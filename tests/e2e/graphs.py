@@ -42,7 +42,9 @@ class Builder:
             [onnx.ValueInfoProto(name=name) for name in outputs],
             self.initializers,
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        imports = [helper.make_opsetid("", opset)]
+        imports += [helper.make_opsetid("ai.onnx.ml", 3)] if any(node.domain == "ai.onnx.ml" for node in self.nodes) else []
+        model = helper.make_model(graph, opset_imports=imports, ir_version=8)
         found = onnx.shape_inference.infer_shapes(model, strict_mode=False).graph.output
         del model.graph.output[:]
         for info in found:
