@@ -312,15 +312,33 @@ class ChoiceBySpeed {
   bool is_complete_ = true;
 };
 
-// With the shapes of the first sample; what the runtime does not infer of them (behind operators of other domains, or
-// where they depend on values) is seen in a run.
+// Floats that nodes make and whose shapes are not known. The runtime tells an unknown rank as that of a scalar.
+std::set<std::string> without_shape(const onnx::Model& model, const graph::ValueTypes& types) {
+  std::set<std::string> values;
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& value : node.outputs()) {
+      const auto type = types.find(value);
+      if (type == types.end() || type->second.type != onnx::DataType::float32) continue;
+      const auto shape = graph::static_shape(types, value);
+      if (!shape || shape->empty()) values.insert(value);
+    }
+  }
+  return values;
+}
+
+// With the shapes of the first sample. Those that the runtime does not infer from it (behind operators of other
+// domains, or dependent on values) are seen in a run, where layers need them.
 graph::ValueTypes types_to_time(const Prepared& prepared, const QuantizeOptions& options, const exec::Runtime& runtime,
                                 data::SampleSource& source) {
-  auto types = static_types(prepared.types, prepared.model, runtime, source);
-  const auto unknown = values_of_unknown_shape(prepared.model, types);
-  if (unknown.empty()) return types;
+  const auto& model = prepared.model;
+  auto types = static_types(prepared.types, model, runtime, source);
+  const auto unknown = without_shape(model, types);
+  const auto reads_unknown = [&](const onnx::Node& node) {
+    return (graph::is_product(node) || node.is("LSTM")) && unknown.contains(node.inputs().front());
+  };
+  if (std::ranges::none_of(model.graph.nodes, reads_unknown)) return types;
   const Context context{.runtime = runtime, .resources = {}, .directory = {}, .threads = options.threads};
-  measure_shapes(context, prepared.model, source, unknown, types);
+  measure_shapes(context, model, source, {unknown.begin(), unknown.end()}, types);
   for (const auto& value : unknown) {
     auto& shape = types.at(value).shape;
     if (std::ranges::any_of(*shape, [](const auto& dim) { return dim.value == 0; })) shape.reset();  // was not made
