@@ -194,19 +194,28 @@ QuantizeResult run_in_float32_where_needed(const QuantizeOptions& options, const
 }  // namespace
 
 QuantizeResult run_stages(const QuantizeOptions& options, const SharedByRuns& shared) {
-  try {
-    return run_in_float32_where_needed(options, shared);
-  } catch (const run::LostInRuntime& lost) {
-    auto other = options;
-    other.weights_only.form = WeightForm::matmul_nbits;
-    if (options.samples != nullptr) options.samples->rewind();
+  auto given = options;
+  std::vector<std::string> notes;  // of the forms that were tried before
+  while (true) {
     try {
-      auto result = run_in_float32_where_needed(other, shared);
-      result.notes.push_back(fmt::format("{}: so weights are stored for MatMulNBits instead", lost.what()));
+      auto result = run_in_float32_where_needed(given, shared);
+      result.notes.insert(result.notes.end(), notes.begin(), notes.end());
       return result;
+    } catch (const run::LostInRuntime& lost) {
+      auto& blocks = given.weights_only;
+      if (lost.in_int8 || blocks.form == WeightForm::matmul_nbits) {
+        blocks.accuracy_level = 0;
+        notes.push_back(fmt::format("{}: so it is written with --set accuracy-level=0", lost.what()));
+      } else {
+        blocks.form = WeightForm::matmul_nbits;
+        notes.push_back(fmt::format("{}: so weights are stored for MatMulNBits instead", lost.what()));
+      }
+      if (options.samples != nullptr) options.samples->rewind();
     } catch (const Error& e) {
-      if (e.kind() != ErrorKind::bad_input && e.kind() != ErrorKind::usage && e.kind() != ErrorKind::device) throw;
-      throw device_error(lost.what(), fmt::format("as MatMulNBits: {}", e.what()));
+      const bool of_form =
+          e.kind() == ErrorKind::bad_input || e.kind() == ErrorKind::usage || e.kind() == ErrorKind::device;
+      if (notes.empty() || !of_form) throw;
+      throw device_error(notes.back(), fmt::format("that ends with: {}", e.what()));
     }
   }
 }

@@ -267,6 +267,22 @@ def test_a_form_that_the_runtime_loses_is_written_in_another(tmp_path: Path, typ
         assert support.sqnr([expected], [found]) > 10
 
 
+def test_products_that_int8_loses_compute_in_float(tmp_path: Path) -> None:
+    """A channel that is large, and that no weight reads, leaves the rest of its block no bits in int8."""
+    rng = np.random.default_rng(11)
+    b = graphs.Builder(11)
+    weights = rng.normal(0, 0.3, (32, 64))
+    weights[0] = 0
+    x = b.add("Mul", "x", b.constant("k", [1e5] + [1] * 31, np.float32))
+    onnx.save(b.model({"x": (TensorProto.FLOAT, ["n", 32])}, [b.add("MatMul", x, b.constant("w", weights))]), tmp_path / "m.onnx")
+    result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--format", "q4", "--no-bench")
+    assert result.returncode == 0, result.stderr
+    assert "where products in blocks multiply int8" in result.stderr and "--set accuracy-level=0" in result.stderr
+    feed = {"x": rng.normal(0, 1, (4, 32)).astype(np.float32)}
+    expected, found = (support.load(tmp_path / f"{name}.onnx").run(None, feed) for name in "mq")
+    assert support.sqnr([expected], [found]) > 10
+
+
 def wide_values() -> onnx.ModelProto:
     """Numbers beyond those of float16 between two products, whichever inputs come."""
     rng = np.random.default_rng(10)

@@ -193,8 +193,8 @@ void refuse_if_useless(Run& run, const std::filesystem::path& file) {
 // A target other than the runtime's CPU reads what it was asked to.
 bool can_store_otherwise(const Run& run) {
   const auto& options = run.options;
-  return run.blocks && options.weights_only.form == WeightForm::qdq && run.recipe.target->is_ort_cpu &&
-         shim::size_of(options.resources.ranks) == 1;
+  const bool has_other_form = options.weights_only.form == WeightForm::qdq || options.weights_only.accuracy_level != 0;
+  return run.blocks && has_other_form && run.recipe.target->is_ort_cpu && shim::size_of(options.resources.ranks) == 1;
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
+#include "onnx/write.h"
 #include "planning/memory.h"
 #include "run/command.h"
 #include "run/comparison/pairing.h"
@@ -345,15 +346,19 @@ void Prover::judge_pairs(const fs::path& file, const std::vector<Pair>& pairs) {
   const auto worst = worst_of(pairs);
   const double db = worst_db(*worst);
   if (db >= kUselessDb) return;
-  if (const double plain = as_it_says(file, *worst); plain >= kUselessDb && plain > db + kUselessDb) {
+  const auto is_lost = [&](double otherwise) { return otherwise >= kUselessDb && otherwise > db + kUselessDb; };
+  const auto tell = [&](std::string_view how, std::string_view without, double otherwise, bool in_int8) {
     const auto words = fmt::format(
-        "ONNX Runtime {} computes something else than the file says: at its default optimizations {} has {:.1f} dB, "
-        "without them {:.1f}",
-        runtime_->version(), worst->where, db, plain);
-    if (has_other_form_) throw LostInRuntime(words);
+        "ONNX Runtime {} computes something else than the file says: {} the worst output has {:.1f} dB on {}, {} "
+        "{:.1f}",
+        runtime_->version(), how, db, worst->where, without, otherwise);
+    if (has_other_form_) throw LostInRuntime(words, in_int8);
     notes_.push_back(words);
-    return;
-  }
+  };
+  if (const double in_float = db_without_int8(file, *worst); is_lost(in_float))
+    return tell("where products in blocks multiply int8", "in float", in_float, true);
+  if (const double plain = db_of(file, *worst, false); is_lost(plain))
+    return tell("at its default optimizations", "without them", plain, false);
   notes_.push_back(words_of_pair(*worst));
 }
 
@@ -422,18 +427,37 @@ std::vector<Prover::Pair> Prover::run_rounded(const fs::path& file, std::vector<
 }
 
 // What the file comes to where the runtime changes nothing of it.
-double Prover::as_it_says(const fs::path& file, const Pair& pair) const {
+// Without optimizations the runtime computes what the file says.
+double Prover::db_of(const fs::path& file, const Pair& pair, bool optimizes) const {
   try {
     auto options = guard_options(options_);
-    options.optimizes = false;
+    options.optimizes = optimizes;
     exec::GuardedSession session(*runtime_, file, options);
-    auto plain = pair;
-    plain.found = session.run(with_cache_of(pair.inputs, input_specs(onnx::read_model(file))), pair.where);
-    return worst_db(plain);
+    auto again = pair;
+    again.found = session.run(with_cache_of(pair.inputs, input_specs(onnx::read_model(file))), pair.where);
+    return worst_db(again);
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) throw;
     return -std::numeric_limits<double>::infinity();
   }
+}
+
+// Of the same file with products in blocks that multiply what they read as it is; where there are none, no number.
+double Prover::db_without_int8(const fs::path& file, const Pair& pair) const {
+  constexpr auto kNone = -std::numeric_limits<double>::infinity();
+  if (!options_.weights_only.enabled) return kNone;
+  auto model = onnx::read_model(file);
+  bool any = false;
+  for (auto& node : model.graph.nodes) {
+    if (node.op_type() != "MatMulNBits" || node.int_or("accuracy_level", 0) == 0) continue;
+    node.set_attribute(onnx::Attribute::of_int("accuracy_level", 0));
+    any = true;
+  }
+  if (!any) return kNone;
+  const TempDir directory(file.parent_path());
+  const auto other = directory.path() / "in-float.onnx";
+  onnx::write_model(model, other);
+  return db_of(other, pair, true);
 }
 
 namespace {

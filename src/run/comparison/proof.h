@@ -22,9 +22,11 @@
 
 namespace detent::run {
 
-/// The runtime's default optimizations make something else of a file than it says.
+/// The runtime makes something else of a file than it says: by its default optimizations, or (`in_int8`) where products
+/// in blocks multiply int8, as WeightsOnlyConfig::accuracy_level lets them.
 struct LostInRuntime : Error {
-  explicit LostInRuntime(const std::string& what) : Error(ErrorKind::device, what, "") {}
+  LostInRuntime(const std::string& what, bool int8) : Error(ErrorKind::device, what, ""), in_int8(int8) {}
+  bool in_int8;
 };
 
 /// 16-bit floats do not hold what these nodes, by Node::id(), read or compute on made-up inputs.
@@ -86,7 +88,8 @@ class Prover {
   std::vector<Pair> made_up_pairs(const Lengths& lengths, const std::vector<data::InputSpec>& specs) const;
   std::string run_float(std::vector<Pair>& pairs) const;
   void judge_pairs(const std::filesystem::path& file, const std::vector<Pair>& pairs);
-  double as_it_says(const std::filesystem::path& file, const Pair& pair) const;
+  double db_of(const std::filesystem::path& file, const Pair& pair, bool optimizes) const;
+  double db_without_int8(const std::filesystem::path& file, const Pair& pair) const;
   void judge_rounded(const std::filesystem::path& file, const std::vector<Pair>& pairs);
   std::vector<Pair> run_rounded(const std::filesystem::path& file, std::vector<Pair> pairs,
                                 std::vector<std::string>& beyond) const;
