@@ -522,9 +522,9 @@ void copy_model(const fs::path& from, const fs::path& to) {
     onnx::write_model(model, to, {});
     return;
   }
-  std::error_code failed;
-  fs::copy_file(from, to, failed);
-  if (failed) throw failed_call(errno_of(failed), fmt::format("cannot write '{}'", to.string()), ErrorKind::resource);
+  AtomicFile copy(to);
+  copy.write(model.file->bytes());
+  copy.commit();
 }
 
 }  // namespace

@@ -146,6 +146,16 @@ def test_full_disk_for_working_files(place: Place, data: Path) -> None:
         place.refused(RESOURCE, "small.*No space.*--work-dir", model, data, "--work-dir", folder)
 
 
+def test_full_disk_for_what_a_search_found(place: Place, data: Path) -> None:
+    model = wide_model(place.inputs / "wide.onnx")
+    with mounted(place.out / "small", "size=64k") as folder:
+        given = ["--calibration-data", data, "--formats", "fp32,int8", "--points", "1"]
+        result = support.detent("search", model, "-o", folder / "found", *given)
+        assert result.returncode == RESOURCE, result.stderr
+        assert "No space left" in result.stderr and "free some space" in result.stderr
+        assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("size", [0, 600, 2000])
 @pytest.mark.parametrize("options", [[], ["--weights-only"], ["--weights-only", "--isolate"]], ids=" ".join)
 def test_limit_of_file_sizes(size: int, options: list, place: Place, model: Path, data: Path) -> None:
