@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -73,6 +74,7 @@ class GuardChannel {
  private:
   void write(const void* data, std::size_t size);
   void read(void* data, std::size_t size);
+  int milliseconds_to_wait() const;
   std::vector<std::int64_t> numbers();
 
   int socket_;
@@ -85,7 +87,7 @@ namespace {
 constexpr const char* kVariable = "DETENT_GUARDED";  // the parent's process id
 constexpr int kSocket = 3;                           // in the process that serves
 constexpr int kNoMemory = 4;                         // its status where it found none
-constexpr double kIdleSeconds = 0.1;                 // that it waits for another model, holding the runtime's memory
+constexpr double kIdleSeconds = 0.02;                // that it waits for another model, holding the runtime's memory
 
 // What the runtime prints when it dies is not for the user: the error says what happened. The process ends when this
 // side does.
@@ -504,6 +506,12 @@ constexpr int kLookMilliseconds = 50;  // for a stop
 
 }  // namespace
 
+int GuardChannel::milliseconds_to_wait() const {
+  if (until_ <= 0) return stop_.stop_possible() ? kLookMilliseconds : -1;
+  const double left = std::ceil(1e3 * (until_ - now()));
+  return static_cast<int>(std::clamp(left, 0.0, static_cast<double>(kLookMilliseconds)));
+}
+
 void GuardChannel::set_time(double seconds) { until_ = seconds > 0 ? now() + seconds : 0; }
 
 void GuardChannel::write(const void* data, std::size_t size) {
@@ -521,7 +529,7 @@ void GuardChannel::read(void* data, std::size_t size) {
   auto* bytes = static_cast<std::byte*>(data);
   while (size > 0) {
     pollfd waiting{socket_, POLLIN, 0};
-    const int ready = ::poll(&waiting, 1, until_ > 0 || stop_.stop_possible() ? kLookMilliseconds : -1);
+    const int ready = ::poll(&waiting, 1, milliseconds_to_wait());
     if (stop_.stop_requested()) throw interrupted();
     if (ready <= 0) {
       if (until_ > 0 && now() > until_) throw GuardTimeout{};

@@ -49,7 +49,7 @@ def test_products_that_saturate_are_named(large: tuple[Path, Path], tmp_path: Pa
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("options", [["--preset", "plain"], ["--preset", "balanced", "--optimize-for", "size"]])
+@pytest.mark.parametrize("options", [["--preset", "plain"], ["--preset", "balanced", "--optimize-for", "size", "--format", "int8"]])
 def test_a_trained_model(tmp_path: Path, options: Sequence[str]) -> None:
     rng = np.random.default_rng(73)
     data = save_samples(tmp_path / "data", [{"x": rng.uniform(-1, 1, (1, 3, 48, 96)).astype(np.float32)} for _ in range(3)])
