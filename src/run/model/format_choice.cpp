@@ -195,12 +195,13 @@ std::vector<bool> recurrent(const speed::TimedModel& subject) {
   return flags;
 }
 
-// Of a session as it is deployed, about: the weights, laid out anew for kernels, and some activations.
+// Of this process with a session as it is deployed, about: the weights, laid out anew for kernels, and some
+// activations.
 std::uint64_t memory_to_try(const onnx::Model& model) {
   constexpr std::uint64_t kActivations = std::uint64_t{32} << 20;
   std::uint64_t weights = 0;
   for (const auto& tensor : model.graph.initializers) weights += tensor.data.size();
-  return 2 * weights + kActivations;
+  return profile::memory_now().resident + 2 * weights + kActivations;
 }
 
 std::vector<std::vector<data::Array>> one_sample(data::SampleSource& source) {
@@ -266,7 +267,7 @@ class ChoiceBySpeed {
   bool tries_models() const {
     if (!options_.bench || source_ == nullptr || (options_.kernel_table && is_complete_)) return false;
     const auto& budget = options_.resources.memory_budget;
-    const auto needed = profile::memory_now().resident + memory_to_try(subject_.model);
+    const auto needed = memory_to_try(subject_.model);
     if (!budget || needed <= *budget) return true;
     notes_.push_back(fmt::format("whole models were not timed: that would take about {}, and the memory budget is {}",
                                  format_size(needed), format_size(*budget)));
@@ -474,12 +475,14 @@ TimesOfResult time_result_beside_float(const onnx::Model& model, const QuantizeO
   const auto key = key_of_model(model, samples.front());
   if (table.find_choice(key) == nullptr) {
     if (!options.bench || options.kernel_table) return {};
+    const auto float_model = onnx::read_model(options.model);
+    const auto& budget = options.resources.memory_budget;
+    if (budget && std::max(memory_to_try(float_model), memory_to_try(model)) > *budget) return {};
     const auto survives = [&](const auto& file) {
       exec::check_survives(runtime, file, guard_options(options));
       return true;
     };
     measure_candidate(model, scratch / "result.onnx", options, survives);
-    const auto float_model = onnx::read_model(options.model);
     auto seconds = std::numeric_limits<double>::infinity(), in_float = seconds;
     for (int turn = 0; turn < kTurns; ++turn) {
       in_float = std::min(in_float, seconds_of_model(float_model, runtime, samples, options.stop));
