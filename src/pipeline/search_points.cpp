@@ -393,9 +393,10 @@ void check_memory_to_time(const SearchOptions& options, std::uint64_t activation
 
 QuantizeOptions base_of(const SearchOptions& options) {
   Options base;
-  for (const auto member : {&Options::calibration_data, &Options::kernel_table, &Options::runtime})
-    base.*member = options.*member;
   base.model = options.model;
+  base.calibration_data = options.calibration_data;
+  base.kernel_table = options.kernel_table;
+  base.runtime = options.runtime;
   base.samples = options.samples;
   base.max_samples = options.max_samples;
   base.batch_size = options.batch_size;

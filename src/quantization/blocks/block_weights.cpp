@@ -364,7 +364,9 @@ class Placer {
     const auto [rows, columns] = shape_of(weight, reading.by_columns);
     if (rows == 0 || columns == 0) return "its weight has no elements";
     const auto format = format_of(reading, bits);
-    if (reading.is_table && rows % format.block_of(rows) != 0) return "blocks do not divide the entries of its table";
+    constexpr std::int64_t kOpsetOfSlice = 10;  // whose bounds are inputs
+    if (reading.is_table && rows % format.block_of(rows) != 0 && model_.opset() < kOpsetOfSlice)
+      return "blocks do not divide the entries of its table, and operator set 10 is the first whose Slice cuts them";
     if (auto reason = reason_against_blocks(node, blocks_.form, format.bits, columns); !reason.empty()) return reason;
     if (!makes_much_smaller(weight, rows, columns, format)) return "blocks would not make it much smaller";
     return {};
@@ -382,7 +384,9 @@ class Placer {
     auto format = with_bits(bits);
     if (!is_tied(reading)) return format;
     const auto rows = shape_of(model_.graph.initializers[reading.initializer], true).first;
-    while (format.block > kShortest && format.block % 2 == 0 && rows % format.block != 0) format.block /= 2;
+    auto block = format.block;
+    while (block > kShortest && block % 2 == 0 && rows % block != 0) block /= 2;
+    if (block > 0 && rows % block == 0) format.block = block;
     if (format.is_plain() && format.bits == 2 && planned_.empty()) format.bits = 4;
     return format;
   }
@@ -460,7 +464,7 @@ class Placer {
   bool shares(const BlockTensor& tensor) const {
     constexpr std::int64_t kOpsetOfShapes = 5;  // of a Reshape that reads them
     if (tensor.products.empty() || tensor.tables.empty() || !tensor.format.is_plain()) return false;
-    if (blocks_.form == WeightForm::qdq) return tensor.format.block > 0;
+    if (blocks_.form == WeightForm::qdq) return tensor.format.block > 0 && tensor.whole_rows() == tensor.rows;
     const bool is_whole = tensor.format.symmetric || tensor.format.blocks_of(tensor.rows) * tensor.format.bits % 8 == 0;
     return is_whole && model_.opset() >= kOpsetOfShapes;
   }

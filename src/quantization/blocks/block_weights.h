@@ -42,6 +42,8 @@ struct BlockTensor {
   /// What is stored is the weight times these, one for each row and one for each column, see block_weights.h; empty: 1.
   std::vector<float> row_factors = {}, column_factors = {};
 
+  /// Filled up to whole blocks, as tables are stored.
+  std::int64_t whole_rows() const { return format.blocks_of(rows) * format.block_of(rows); }
   /// Of what is stored.
   std::int64_t stored_rows() const { return on_grids ? rows + format.blocks_of(rows) : rows; }
 };

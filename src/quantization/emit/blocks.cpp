@@ -42,8 +42,9 @@ class BlockTensors {
   BlockNames product(std::size_t t, const std::string& weight, bool again);
   /// Of QMoE, for a weight [experts, outputs, rows]: the same bytes, the first axis of each tensor divided in two.
   BlockNames experts(std::size_t t, const std::string& weight, std::int64_t experts);
-  /// Of GatherBlockQuantized and of a DequantizeLinear along the last axis: a table [columns, rows], scales and zero
-  /// points [columns, blocks], or [columns] for blocks of whole columns. `type` is that of integers and zero points.
+  /// Of GatherBlockQuantized and of a DequantizeLinear along the last axis: a table [columns, whole_rows], scales and
+  /// zero points [columns, blocks], or [columns] for blocks of whole columns. `type` is that of integers and zero
+  /// points.
   BlockNames table(std::size_t t, const std::string& weight, onnx::DataType type);
   /// Of a DequantizeLinear along the first axis: [rows, columns], scales and zero points [blocks, columns] or
   /// [columns]. Further ones of a weight have names of their own and share its data.
@@ -143,8 +144,28 @@ class Emitter {
     } else {
       names = stored_.table(t, weight, type);
     }
-    for (const auto n : tensor.tables)
+    for (const auto n : tensor.tables) {
       replaced_[n].push_back(look_up(model_.graph.nodes[n], tensor, names, type == DataType::uint8));
+      cut_entries(n, tensor);
+    }
+  }
+
+  // Entries of a table are stored in whole blocks: what fills the last one up is cut off behind the node that reads
+  // them.
+  void cut_entries(std::size_t n, const BlockTensor& tensor) {
+    if (tensor.whole_rows() == tensor.rows) return;
+    auto& reader = replaced_[n].back();
+    const auto output = reader.outputs()[0];
+    const auto whole = index_.fresh_name(output + "_whole");
+    std::vector<std::string> inputs{whole};
+    for (const auto& [name, value] : {std::pair("start", std::int64_t{0}), {"end", tensor.rows}, {"axis", -1}}) {
+      inputs.push_back(index_.fresh_name(fmt::format("{}_{}", output, name)));
+      stored_.add(inputs.back(), DataType::int64, {1}, TensorData::of(std::span<const std::int64_t>(&value, 1)));
+    }
+    reader.set_output(0, whole);
+    Node cut("Slice", index_.fresh_name(output + "_Slice"), std::move(inputs), {output});
+    cut.set_body(reader.body());
+    replaced_[n].push_back(std::move(cut));
   }
 
   // The product's input with the sums of its blocks behind it, made where the first product reads them.
@@ -185,7 +206,7 @@ class Emitter {
   // What MatMulNBits reads as [columns, blocks, bytes] as a table, whose entries lie as the columns do.
   std::string flat_integers(const BlockTensor& tensor, const std::string& integers) {
     const auto name = index_.fresh_name(integers + "_rows"), shape = index_.fresh_name(integers + "_shape");
-    const std::int64_t dims[] = {tensor.columns, tensor.rows * tensor.format.bits / 8};
+    const std::int64_t dims[] = {tensor.columns, tensor.whole_rows() * tensor.format.bits / 8};
     stored_.add(shape, DataType::int64, {2}, TensorData::of(std::span<const std::int64_t>(dims)));
     replaced_[tensor.tables.front()].emplace_back("Reshape", index_.fresh_name(integers + "_Reshape"),
                                                   std::vector{integers, shape}, std::vector{name});
@@ -199,7 +220,10 @@ class Emitter {
     BlockNames names;
     if (!tensor.tables.empty()) {
       names = stored_.table(t, weight, element_type(tensor.format));
-      for (const auto n : tensor.tables) dequantize_for(n, 0, in_blocks ? 1 : 0, tensor, names);
+      for (const auto n : tensor.tables) {
+        dequantize_for(n, 0, in_blocks ? 1 : 0, tensor, names);
+        cut_entries(n, tensor);
+      }
     }
     // ONNX Runtime fuses what has an axis that is counted from the front, and computes with int8 then.
     constexpr int kInt8 = 4;
@@ -602,7 +626,7 @@ BlockNames BlockTensors::product_as(std::size_t t, const std::string& weight, co
 
 BlockNames BlockTensors::table(std::size_t t, const std::string& weight, DataType type) {
   const auto& tensor = found_[t]->shape();
-  return shaped_as(t, weight, type, {tensor.columns, tensor.rows}, scale_dims_of(tensor));
+  return shaped_as(t, weight, type, {tensor.columns, tensor.whole_rows()}, scale_dims_of(tensor));
 }
 
 BlockNames BlockTensors::shaped(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& dims,
