@@ -46,6 +46,7 @@ int main(int count, char** arguments) {
     options.model = arguments[1];
     options.output = arguments[2];
     options.samples = &samples;
+    options.format = "int8";  // in integers, whatever runs fastest here
     options.optimize_for = detent::OptimizeFor::size;
     options.bench = false;
     const detent::QuantizeResult result = detent::quantize(options);

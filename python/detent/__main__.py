@@ -8,6 +8,7 @@ from . import _runtime
 
 _EXIT_CODES = {"usage": 2, "bad_input": 3, "resource": 4, "device": 5}
 _INTERRUPTED = 130
+_IS_WINDOWS = os.name == "nt"
 
 
 def _exit_code(of_child: int) -> int:
@@ -64,13 +65,14 @@ def _with_local_paths(words: list[str]) -> list[str]:
 
 
 def main() -> None:
-    binary = pathlib.Path(__file__).with_name("detent")
+    binary = pathlib.Path(__file__).with_name("detent.exe" if _IS_WINDOWS else "detent")
     if any("hf://" in word for word in sys.argv[1:]):
         sys.argv[1:] = _with_local_paths(sys.argv[1:])
     runtime = _runtime.library()
     if runtime is not None:
         os.environ["DETENT_ONNXRUNTIME"] = runtime
-    if any(word.startswith("--calibration-text") for word in sys.argv[2:]) and os.access(binary, os.X_OK):
+    has_text = any(word.startswith("--calibration-text") for word in sys.argv[2:])
+    if has_text and os.access(binary, os.X_OK) and not _IS_WINDOWS:
         try:
             code = _run_with_text(binary)
         except KeyboardInterrupt:
@@ -78,6 +80,10 @@ def main() -> None:
             print("detent: error: interrupted", file=sys.stderr)
         sys.exit(code)
     try:
+        if _IS_WINDOWS:  # where a program cannot take this one's place
+            import subprocess
+
+            sys.exit(subprocess.call([binary, *sys.argv[1:]]))
         os.execv(binary, ["detent", *sys.argv[1:]])
     except OSError as error:
         sys.exit(f"detent: error: cannot run '{binary}': {error.strerror}; install detent again")

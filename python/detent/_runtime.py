@@ -15,7 +15,7 @@ def installed() -> str | None:
     for location in spec.submodule_search_locations:
         capi = os.path.join(location, "capi")
         names = os.listdir(capi) if os.path.isdir(capi) else []
-        found = [name for name in names if name.startswith("libonnxruntime.so")]
+        found = [name for name in names if name == "onnxruntime.dll" or name.startswith("libonnxruntime.so")]
         if found:
             return os.path.join(capi, max(found, key=lambda name: [int(n) for n in re.findall(r"\d+", name)]))
     return None

@@ -146,7 +146,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
     ::fchmod(fd_.get(), replaced.st_mode & 0777);
     return;
   }
-  const mode_t mask = ::umask(0);
+  const auto mask = ::umask(0);
   ::umask(mask);
   ::fchmod(fd_.get(), 0666 & ~mask);
 }

@@ -85,6 +85,7 @@ Overloaded(F...) -> Overloaded<F...>;  // clang before 17 does not deduce it
 /// What the command line takes beside the options of the library's calls.
 struct CommandLine {
   bool json = false;
+  bool json_members = false;
   bool quiet = false;
   bool verbose = false;
   bool isolate = false;

@@ -1,6 +1,8 @@
 // The members of results by name: what JSON and Python have of them.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <concepts>
@@ -101,6 +103,32 @@ nlohmann::json result_json(const T& value) {
     return out;
   } else {
     return value;
+  }
+}
+
+/// A result with all of its members under their names, as Python has it. JSON has no infinities and no NaN: they are
+/// {"float": "inf"}.
+template <class T>
+nlohmann::json members_json(const T& value) {
+  if constexpr (HasFields<T>) {
+    auto out = nlohmann::json::object();
+    for_each_field<T>([&](const auto& field) { out[std::string(field.name)] = members_json(value.*field.at); });
+    return out;
+  } else if constexpr (requires { value.has_value(); }) {
+    return value ? members_json(*value) : nlohmann::json();
+  } else if constexpr (std::floating_point<T>) {
+    return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json({{"float", fmt::format("{}", value)}});
+  } else if constexpr (requires { typename T::mapped_type; }) {
+    auto out = nlohmann::json::object();
+    for (const auto& [name, entry] : value) out[name] = members_json(entry);
+    return out;
+  } else if constexpr (requires { value.begin(); } && !std::is_same_v<T, std::string> &&
+                       !std::is_same_v<T, std::filesystem::path>) {
+    auto out = nlohmann::json::array();
+    for (const auto& entry : value) out.push_back(members_json(entry));
+    return out;
+  } else {
+    return result_json(value);
   }
 }
 

@@ -323,6 +323,11 @@ const Option kRows[] = {
      .commands = kQuantize | kCalibrate | kPlan | kCompare | kInspect | kBench | kCheck | kVerify | kSearch,
      .help = "print the result as JSON",
      .usual = kPlan | kCompare | kInspect | kBench | kVerify},
+    {.name = "json-members",
+     .at = DETENT_AT(json_members),
+     .commands = kQuantize | kCalibrate | kPlan | kCompare | kInspect | kBench | kCheck | kVerify | kSearch,
+     .help = "print the result as JSON with all members under their names in C++ and Python, for programs",
+     .detail = true},
 };
 
 }  // namespace

@@ -90,7 +90,9 @@ bool decode_jpeg(jpeg_decompress_struct& jpeg, JpegErrors& errors, const Source&
   if (setjmp(errors.failed) != 0) return false;
   jpeg_create_decompress(&jpeg);
   jpeg.progress = &watch;
-  jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(source.bytes.data()), source.bytes.size());
+  jpeg_mem_src(
+      &jpeg, reinterpret_cast<const unsigned char*>(source.bytes.data()),
+      static_cast<unsigned long>(source.bytes.size()));  // of 32 bits on Windows; files of pictures are smaller
   jpeg_read_header(&jpeg, TRUE);
   check_size(jpeg.image_width, jpeg.image_height, kPixel, source);
   jpeg.out_color_space = JCS_RGB;

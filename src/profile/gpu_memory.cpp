@@ -176,7 +176,7 @@ constexpr unsigned long long kNotAvailable = ~0ULL;
 
 /// The kernel gives the namespace that the machine started with this number.
 bool in_first_pid_namespace() {
-  constexpr ino_t kFirst = 0xEFFFFFFC;
+  constexpr std::uint64_t kFirst = 0xEFFFFFFC;  // an ino_t of Windows has 16 bits
   struct stat info {};
   return ::stat("/proc/self/ns/pid", &info) == 0 && info.st_ino == kFirst;
 }

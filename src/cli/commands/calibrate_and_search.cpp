@@ -15,6 +15,7 @@
 #include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/output/progress.h"
+#include "cli/output/result_json.h"
 #include "config/presets.h"
 #include "config/results.h"
 #include "detent/calibrate.h"
@@ -25,7 +26,7 @@ namespace detent::cli {
 namespace {
 
 void print_calibration(const std::filesystem::path& output, const config::CommandLine& line, const CalibrateResult& r) {
-  if (r.rank != 0) return;
+  if (r.rank != 0 || print_members(line, r)) return;
   if (line.json) {
     auto json = config::result_json(r);
     config::keep_lists(json, {"notes"});
@@ -150,7 +151,7 @@ void add_search(CLI::App& app, Signals& signals) {
                 options.stop = signals.token();
                 const auto pictures = take_pictures(line, options.model, options);
                 const auto result = with_progress(options, line.quiet, search);
-                if (result.rank != 0) return;
+                if (result.rank != 0 || print_members(line, result)) return;
                 if (line.json) {
                   write_out(read_small_file((options.output / "front.json").string(), "the front"));
                 } else {

@@ -12,6 +12,7 @@
 #include "cli/options.h"
 #include "cli/output/output.h"
 #include "cli/output/progress.h"
+#include "cli/output/result_json.h"
 #include "config/results.h"
 #include "detent/bench.h"
 #include "detent/compare.h"
@@ -81,10 +82,10 @@ void require(const std::vector<Fidelity>& outputs, double least) {
 void run_compare(Options& options, const config::CommandLine& line) {
   const auto pictures = take_pictures(line, options.model, options);
   const auto result = with_progress(options, line.quiet, compare);
-  if (!line.json) {
-    print_comparison(result, options.outputs_only, line.layers);
-  } else {
+  if (line.json) {
     print_json(to_json(result));
+  } else if (!print_members(line, result)) {
+    print_comparison(result, options.outputs_only, line.layers);
   }
   if (line.min_sqnr) require(result.outputs, *line.min_sqnr);
 }
@@ -160,7 +161,7 @@ void run_verify(Options& options, const config::CommandLine& line) {
   const auto result = with_progress(options, line.quiet, verify);
   if (line.json) {
     print_json(to_json(result));
-  } else {
+  } else if (!print_members(line, result)) {
     print_verification(result, line.layers);
   }
   if (line.max_steps && result.max_steps > *line.max_steps) {
@@ -239,7 +240,7 @@ void add_bench(CLI::App& app, Signals& signals) {
                 const auto result = with_progress(options, line.quiet, bench);
                 if (line.json) {
                   print_json(to_json(result));
-                } else {
+                } else if (!print_members(line, result)) {
                   print_bench(result);
                 }
               });

@@ -227,6 +227,7 @@ void add_plan(CLI::App& app) {
                 const double rate = network_rate(line.network);
                 const auto result = plan(options);
                 if (line.ranks > 0) require_known_times(result);
+                if (print_members(line, result)) return;
                 if (line.json) {
                   auto json = to_json(result);
                   if (line.ranks > 0) json["ranks"] = ranks_json(result, line.ranks, rate);
@@ -321,6 +322,7 @@ void add_inspect(CLI::App& app) {
               "Example:\n  detent inspect model.onnx --shape image:1x3x224x224", [](Call& call) {
                 auto& [options, line, given] = call;
                 const auto report = inspect(options);
+                if (print_members(line, report)) return;
                 if (line.json) {
                   print_json(to_json(report));
                 } else {
@@ -387,6 +389,7 @@ void add_check(CLI::App& app) {
               "Example:\n  detent check model.int8.onnx --target openvino", [](Call& call) {
                 auto& [options, line, given] = call;
                 const auto result = check(options);
+                if (print_members(line, result)) return;
                 if (line.json) {
                   auto json = config::result_json(result);
                   config::keep_lists(json, {"nodes", "problems"});

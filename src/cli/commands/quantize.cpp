@@ -369,6 +369,7 @@ void run(Options& options, const config::CommandLine& line, const std::vector<Gi
   if (run_file) run_file->commit(run_options(given), options.model);
   to_stdout.send();
   if (to_stdout.is_wanted()) options.output = "-";
+  if (print_members(line, result)) return;
   if (line.json) {
     auto json = quantize_json(options, result);
     json["config"] = run_options(given);

@@ -8,6 +8,9 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "cli/output/output.h"
+#include "config/option.h"
+#include "config/results.h"
 #include "detent/latency.h"
 #include "detent/quantize.h"
 #include "detent/transformer.h"
@@ -23,6 +26,13 @@ inline double in_db(double error) { return -10 * std::log10(error); }
 inline std::string rotation_words(bool kept, double error_before, double error_after) {
   return fmt::format("rotation: {}, SQNR of the worst output on held-back samples {:.2f} dB without, {:.2f} dB with it",
                      kept ? "kept" : "left out", in_db(error_before), in_db(error_after));
+}
+
+/// Prints all members of a result if the user wants them.
+template <class Result>
+bool print_members(const config::CommandLine& line, const Result& result) {
+  if (line.json_members) print_json(config::members_json(result));
+  return line.json_members;
 }
 
 // What the commands say of a transformer.

@@ -272,7 +272,8 @@ std::vector<Prover::Pair> Prover::run_on(const fs::path& file, data::Sample samp
     exec::GuardedSession session(*runtime_, file, guard_options(options_));
     pair.found = session.run(with_cache_of(pair.inputs, input_specs(onnx::read_model(file))), pair.where);
   }
-  // Nobody asked for this comparison. What it finds decides the form of weights, so it is left out only where it must be.
+  // Nobody asked for this comparison. What it finds decides the form of weights, so it is left out only where it must
+  // be.
   if (memory_of(options_.model) > memory_for_samples(options_.resources)) return {};
   (void)run_float(pairs);
   return pairs;
