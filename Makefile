@@ -1,7 +1,7 @@
 # `make help` lists the targets. All output goes to build/.
 WERROR ?= OFF
 MINUTES ?= 2
-# What a wheel, a package and tests are for: this machine; or aarch64, or windows (without a wheel), which are cross-compiled and emulated.
+# What a wheel, a package and tests are for: this machine; or aarch64, or windows, which are cross-compiled and emulated.
 ARCH ?= $(shell uname -m)
 ifeq ($(ARCH),$(shell uname -m))
 override ARCH :=
@@ -81,9 +81,13 @@ bench: build models  ## run the benchmarks
 	@cmake --build build --target bench_inference
 	@$(PYTHON) bench/run.py
 
-wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a compiler and Python (ARCH=aarch64: for ARM)
+ifeq ($(ARCH),windows)
+wheel: package
+else
+wheel:  ## build a wheel into dist/, and try it in a fresh environment; needs a compiler and Python (ARCH=aarch64: for ARM; windows)
 	@[ "$(ARCH)" != aarch64 ] || scripts/setup.sh aarch64
 	@ARCH=$(ARCH) scripts/build_wheel.sh
+endif
 
 # For ARM without what only its own packages could give: oneDNN, io_uring and MPI.
 PACKAGE_TREE := build/package$(if $(filter aarch64,$(ARCH)),-aarch64)
