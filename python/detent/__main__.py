@@ -64,7 +64,23 @@ def _with_local_paths(words: list[str]) -> list[str]:
         sys.exit(_INTERRUPTED)
 
 
+def _run_demo() -> int:
+    from . import _demo
+    from .errors import Error
+
+    try:
+        return _demo.run(sys.argv[2:])
+    except Error as error:
+        print(f"detent: error: {_printable(str(error))}", file=sys.stderr)
+        return _EXIT_CODES.get(error.kind, 1)
+    except KeyboardInterrupt:
+        print("detent: error: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["demo"]:
+        sys.exit(_run_demo())
     binary = pathlib.Path(__file__).with_name("detent.exe" if _IS_WINDOWS else "detent")
     if any("hf://" in word for word in sys.argv[1:]):
         sys.argv[1:] = _with_local_paths(sys.argv[1:])
