@@ -23,6 +23,7 @@
 #include "pipeline/stages/floats.h"
 #include "pipeline/stages/integers.h"
 #include "quantization/assignment.h"
+#include "quantization/blocks/block_weights.h"
 #include "run/comparison/proof.h"
 #include "run/context.h"
 #include "run/files/outputs.h"
@@ -107,6 +108,7 @@ void canonicalize(Run& run) {
     run.note(graph::fix_input_shapes(model, shapes));
   // Blocks are made of the model as it is; preparing it for other formats does the same.
   if (run.recipe.result == config::kBlocks) {
+    quantization::refuse_absent_weights(model);
     run.note(graph::einsums_with_weights(model));
     run.note(graph::plain_gemms(model, [](auto bytes) { return onnx::TensorData::owned(std::move(bytes)); }));
   }

@@ -489,6 +489,15 @@ class Placer {
 
 }  // namespace
 
+void refuse_absent_weights(const onnx::Model& model) {
+  for (const auto& node : model.graph.nodes) {
+    const auto* row = weight_operator(node);
+    if (row != nullptr && node.inputs().size() <= row->first_weight)
+      throw bad_input(fmt::format("{} has {}, and its weight would be number {}", node.label(),
+                                  count_with_noun(node.inputs().size(), "input"), row->first_weight + 1));
+  }
+}
+
 BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
                             std::span<const int> planned) {
   return Placer(model, config, blocks, planned, false).place();

@@ -56,6 +56,10 @@ struct BlockPlacement {
   std::vector<std::string> notes;  // which, and why
 };
 
+/// Throws bad_input for a node without the input that would be its weight. Models whose weights alone are stored in
+/// blocks need not have been loaded by a runtime, which refuses such a node.
+void refuse_absent_weights(const onnx::Model& model);
+
 /// What NODE=BITS means: 2, 4 or 8 bits, or float: 0. Throws usage.
 struct NodeBits {
   std::string pattern;
