@@ -362,7 +362,7 @@ class Config(Options):
         preset: what the other options start from (default: balanced)
         target: where the model will run, by name or by the path of a file of your own (default: ort-cpu)
         input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
-        max_samples: use at most this many samples (default: all; of bench and verify, 16)
+        max_samples: use at most this many samples (default: all; bench and verify: 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
         input_values: inputs that are one number in every sample and that the data do not hold, such as the rate of sound
         allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
@@ -414,7 +414,7 @@ class Config(Options):
         workers: samples run at a time, sharing one copy of the weights (default: 1)
         resources: memory and disk that the run may take
         device: where calibration and fine-tuning compute, by class or as in "cuda:0"
-        bench: time the float and the quantized model in turns at the end; leave it out if False
+        bench: time the float and the quantized model at the end, alternating; leave it out if False
     """
 
     format: str | None = None

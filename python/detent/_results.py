@@ -580,7 +580,7 @@ class Plan(Result):
     inputs: list[tuple[str, str]]  #: name, shape in the first sample
     nodes_quantized: int
     nodes_in_float: int  #: counted as in QuantizeResult
-    #: Of nodes_quantized, if measuring accuracy puts all gates into integers; it may also leave some nodes in float.
+    #: nodes_quantized, if measuring accuracy quantizes all SiLU and HardSwish nodes; it may also leave some in float.
     nodes_with_gates: int
     nodes_may_change: bool  #: by what measuring accuracy finds
     floats: FloatConversion | None  #: of runs that change types alone; `casts` is not known
