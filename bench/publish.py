@@ -31,7 +31,6 @@ COMMANDS = {
     "rotation": "bench/rotation.py",
     "families": "bench/family.py --rounds 1",
     "encoder": "bench/encoder.py",
-    "network": "bench/network.py build/resnet18.onnx build/resnet18-data --rate 100Mbit --preset plain --finetune gptq",
 }
 PICTURES = {"peaks": "bench/headline_picture.py build/peaks.json docs/peaks.svg"}
 # Tables that take their cells from others: the head, and of each row its name and (table, row, column) of each cell.

@@ -62,15 +62,19 @@ class Result:
         """The tables that printing shows."""
         return [table for name in TABLES[type(self).__name__] for table in _tables_of(self, name) if len(table) > 0]
 
+    def _notes(self) -> list[str]:
+        """Without those on how the graph was rewritten."""
+        return [note for note in getattr(self, "notes", ()) if not note.startswith("graph: ")]
+
     def __str__(self) -> str:
-        notes = [f"note: {note}" for note in getattr(self, "notes", ())]
+        notes = [f"note: {note}" for note in self._notes()]
         return "\n".join([self._heading(), *notes, *map(str, self._shown())])
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in getattr(self, "notes", ()))
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self._notes())
         tables = "".join(table._repr_html_() for table in self._shown())
         heading = "<br>".join(html.escape(line) for line in self._heading().splitlines())
         return f"<p><b>{heading}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"

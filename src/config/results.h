@@ -26,6 +26,9 @@
 
 namespace detent::config {
 
+/// How a note begins that says how the graph was rewritten: the terminal shows it with --verbose alone.
+inline constexpr std::string_view kGraphNote = "graph: ";
+
 /// A member of the struct S: its name, and the one that it has in JSON, which may name the unit as well; "": JSON has
 /// not got it, or in another form.
 template <class S, class T>

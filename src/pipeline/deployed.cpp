@@ -339,7 +339,7 @@ constexpr double kSteps = 3;
 constexpr double kShare = 0.01;  // of the elements that differ by more than one step
 
 std::string words_for(const std::vector<std::string>& nodes) {
-  if (nodes.empty()) return "no layer by itself is computed otherwise than its integers say";
+  if (nodes.empty()) return "each layer alone computes what its integers say; small differences add up";
   constexpr std::size_t kMost = 3;
   const auto shown = static_cast<std::ptrdiff_t>(std::min(kMost, nodes.size()));
   auto text = fmt::format("the runtime computes '{}'", fmt::join(nodes.begin(), nodes.begin() + shown, "', '"));
