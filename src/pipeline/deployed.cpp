@@ -203,8 +203,7 @@ bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result) {
 namespace {
 
 std::string words_of_caches(double worst_db) {
-  return fmt::format("what the model hands on in its cache has SQNR {:.1f} dB at the worst, and does not count",
-                     worst_db);
+  return fmt::format("the KV cache has SQNR {:.1f} dB at the worst, which is not counted", worst_db);
 }
 
 // A decoder's user sees what it gives beside its cache, and rotation changes what heads put there. Gives back the worst

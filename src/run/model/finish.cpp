@@ -288,8 +288,8 @@ std::set<std::string> stored_layers(const Prepared& prepared) {
 std::vector<std::string> store_weights(const std::set<std::string>& nodes, onnx::Model& quantized) {
   const auto count = quantization::store_weights(quantized, nodes);
   if (count == 0) return {};
-  return {fmt::format("{}weights of 8 bits that become floats when the model is loaded: {}", config::kGraphNote,
-                      count_with_noun(count, "node"))};
+  return config::graph_notes({fmt::format("weights of 8 bits that become floats when the model is loaded: {}",
+                                          count_with_noun(count, "node"))});
 }
 
 bool changes_recurrent(const Prepared& prepared, const QuantConfig& config) {

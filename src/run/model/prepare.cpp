@@ -24,8 +24,8 @@ namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
-void append(std::vector<std::string>& all, const graph::Notes& of_rewrite) {
-  for (const auto& line : of_rewrite) all.push_back(fmt::format("{}{}", config::kGraphNote, line));
+void append(std::vector<std::string>& all, graph::Notes of_rewrite) {
+  std::ranges::move(config::graph_notes(std::move(of_rewrite)), std::back_inserter(all));
 }
 
 void note_carried_parts(const onnx::Model& model, std::vector<std::string>& notes) {
