@@ -20,6 +20,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = "bench/published.json"
@@ -28,6 +29,7 @@ BLOCK = re.compile(r"<!-- figures ([\w.-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL
 COMMANDS = {
     "peaks": "bench/headline.py --json build/peaks.json",
     "peaks-32": "bench/headline.py --only-default --samples 32",
+    "npu-targets": "bench/npu.py",
     "rotation": "bench/rotation.py",
     "families": "bench/family.py --rounds 1",
     "encoder": "bench/encoder.py",
@@ -87,7 +89,8 @@ def lines_of(data, name):
         entry = data[name]
         origin = [entry["date"], *(entry[key] for key in ("commit", "machine") if entry.get(key))]
         command = f": `{entry['command']}`" if entry.get("command") else ""
-        return [*entry["table"], "", f"*{', '.join(origin)}{command}*"]
+        caption = f"*{', '.join(origin)}{command}*"
+        return [*entry["table"], "", *textwrap.wrap(caption, 120, break_long_words=False, break_on_hyphens=False)]
     head, rows = VIEWS[name]
     sources = sorted({data[table]["date"] for _, given in rows for table, _, _ in given})
     table = [head, "|---" * len(cells_of(head)) + "|"]
@@ -102,6 +105,8 @@ def pages(root):
 def filled(text, data):
     def fill(match):
         name = match[1]
+        if name not in data and name not in VIEWS:
+            return match[0]  # which violations() tells of
         return f"<!-- figures {name} -->\n" + "\n".join(lines_of(data, name)) + "\n<!-- end -->\n"
 
     return BLOCK.sub(fill, text)
@@ -138,10 +143,8 @@ def violations(root):
 
 def machine():
     info = pathlib.Path("/proc/cpuinfo")
-    text = info.read_text() if info.is_file() else ""
-    name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    vnni = " with VNNI" if "_vnni" in text else ""
-    return f"{os.cpu_count()} cores of {name[1] if name else platform.machine()}{vnni}"
+    vnni = ", VNNI" if info.is_file() and "_vnni" in info.read_text() else ""
+    return f"{os.cpu_count()} cores, {platform.machine()}{vnni}"
 
 
 def commit():
