@@ -256,7 +256,7 @@ class QuantizeResult(Result):
     kv_scales: list[KvScales]  #: Empty unless KvCacheConfig asks for a type.
     floats: FloatConversion | None  #: Unset unless a 16-bit QuantConfig::float_type was asked for.
     layers: Table[TunedLayer]  #: Layers in the order of the model; empty without fine-tuning.
-    notes: list[str]  #: Changes to the graph, and every deviation from what was asked for.
+    notes: list[str]  #: Changes to the graph ("graph: …"), and every deviation from what was asked for.
     stages: Table[Stage]
     peak_memory: int  #: the process's own high-water mark
     #: The results of QuantizeOptions::family in its order; then sizes and samples are those of all, and what concerns a
