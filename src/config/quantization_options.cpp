@@ -221,9 +221,8 @@ const Option kWeightsOnlyRows[] = {
      .detail = true},
     {.name = "rotation",
      .at = DETENT_AT(weights_only.rotation),
-     .help =
-         "rotate a transformer's hidden states, so that no channel stands out; the rotation is folded into the "
-         "weights. auto: if that is measured to be better, with samples",
+     .help = "rotate a transformer's hidden states, so that no channel stands out; the rotation is folded into the "
+             "weights. auto: if that is measured to be better, with samples",
      .label = "off|auto|on",
      .detail = true},
     {.name = "accuracy-level",
