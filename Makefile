@@ -116,10 +116,11 @@ docs: setup  ## build the site of the documentation into build/site
 format: setup  ## run clang-format on all C++ files
 	@build/venv/bin/clang-format -i $(SOURCES)
 
-check: setup  ## check formatting (clang-format) and Python style (ruff)
+check: setup  ## check formatting (clang-format), Python style (ruff) and the pages' sentences (tests/structure/prose.py)
 	@build/venv/bin/clang-format --dry-run -Werror $(SOURCES)
 	@$(PYTHON) -m ruff check --no-cache --quiet
 	@$(PYTHON) -m ruff format --no-cache --quiet --check
+	@$(PYTHON) tests/structure/prose.py
 
 sanitize: setup  ## test the parsers and the spool with AddressSanitizer and UndefinedBehaviorSanitizer
 	@if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi; \

@@ -2,7 +2,7 @@
 """Peak memory on the nine models of AMD's table: detent by four methods and by default, plain inference, quantize_static,
 and AMD's figures.
 
-  headline.py [MODEL ...] [--samples 2] [--threads 1] [--json FILE]
+  headline.py [MODEL ...] [--samples 2] [--threads 1] [--json FILE] [--only-default]
 
 MODEL as in headline_models.py; all nine without one. Each peak is that of the largest process of a run, as the operating
 system counts it. quantize_static gets 20 GB and half an hour. Exit status 1 when a method takes more than
@@ -45,11 +45,13 @@ def cells(a: argparse.Namespace, name: str, work: str) -> dict[str, Run | str]:
     make_samples(model, data, a.samples, [])
     threads = ["--threads", str(a.threads)]
     found: dict[str, Run | str] = {"plain inference": measure([a.inference, model, data + "/bin", *threads], env)}
-    for method in METHODS:
+    for method in () if a.only_default else METHODS:
         command = [a.detent, "quantize", model, "-o", out, "--calibration-data", data + "/npz", "--preset", "plain", "--no-bench"]
         found[method] = measure([*command, "--method", method, "--quiet", *threads], env)
     default = [a.detent, "quantize", model, "-o", out, "--calibration-data", data + "/npz", "--quiet", *threads]
     found["default preset"] = within(default, env, DEFAULT)
+    if a.only_default:
+        return found
     command = [sys.executable, HERE + "/ort_quantize.py", model, out, data + "/npz", "minmax", str(a.threads)]
     found["quantize_static"] = within(command, env, PEER)
     return found
@@ -67,6 +69,8 @@ def megabytes(run: Run | str) -> str:
 
 
 def line(name: str, found: dict[str, Run | str], amd: list[float]) -> str:
+    if METHODS[0] not in found:
+        return "| " + " | ".join([name, *map(megabytes, found.values())]) + " |"
     ours = [megabytes(found[column]) for column in (*METHODS, "default preset")]
     theirs = f"{1000 * min(amd):,.0f} to {1000 * max(amd):,.0f}"
     return "| " + " | ".join([name, megabytes(found["plain inference"]), *ours, megabytes(found["quantize_static"]), theirs]) + " |"
@@ -81,8 +85,11 @@ def main() -> int:
     p.add_argument("--inference", default="build/bench_inference")
     p.add_argument("--runtime")
     p.add_argument("--json")
+    p.add_argument("--only-default", action="store_true", help="plain inference and the default preset alone")
     a = p.parse_args()
     columns = ["plain inference", *METHODS, "default preset", "quantize_static, minmax", "AMD Quark, published"]
+    if a.only_default:
+        columns = ["plain inference", "default preset"]
     print(f"| peak memory, MB | {' | '.join(columns)} |")
     print("|---" * (len(columns) + 1) + "|", flush=True)
     above, figures = [], {}
@@ -94,7 +101,7 @@ def main() -> int:
             shutil.rmtree(work)
         print(line(name, found, amd), flush=True)
         figures[name] = {tool: run if isinstance(run, str) else round(run["peak_mb"]) for tool, run in found.items()}
-        above += [f"{name}, {m}" for m in METHODS if found[m]["peak_mb"] > found["plain inference"]["peak_mb"]]
+        above += [f"{name}, {m}" for m in METHODS if m in found and found[m]["peak_mb"] > found["plain inference"]["peak_mb"]]
     if a.json:
         with open(a.json, "w") as f:
             json.dump(figures, f, indent=1)

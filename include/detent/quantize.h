@@ -234,7 +234,7 @@ struct QuantizeResult {
   std::optional<FloatConversion> floats;
   /// Layers in the order of the model; empty without fine-tuning.
   std::vector<LayerTuning> layers;
-  /// Changes to the graph, and every deviation from what was asked for.
+  /// Changes to the graph ("graph: …"), and every deviation from what was asked for.
   std::vector<std::string> notes;
   /// What some versions of ONNX Runtime have to be told before they load the file, a sentence each.
   std::vector<std::string> conditions;

@@ -33,7 +33,7 @@ struct VocabularyWeight {
 /// The layers of a transformer, and its first and last weight.
 struct Transformer {
   std::vector<TransformerLayer> layers;  // in the order of the model
-  std::int64_t hidden = 0;               // what a layer hands on, for each position
+  std::int64_t hidden = 0;               // values that a layer passes on, for each position
   std::optional<VocabularyWeight> embedding;
   std::optional<VocabularyWeight> head;  // the last product
   bool is_tied = false;                  // embedding and head are one weight

@@ -232,12 +232,12 @@ class WeightsOnly(Options):
         max_size: bytes that the model may have with its data, as in 12MiB. With --weights-only: bits of each weight (2, 4,
             8 or float) are chosen so that the results change least; with samples, sensitivity is measured with --bits.
             Without: the format of each layer is searched, as for --max-latency (default: none)
-        sparsity: 2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them;
+        sparsity: 2:4: two of each four neighbours along a layer's inputs become 0, and the others change to compensate;
             with samples, and --set weights-method=gptq or auto (default: none)
-        rotation: rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the
-            weights. auto: where that is measured to be better, with samples (default: off)
-        accuracy_level: what products in blocks compute with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8,
-            the fast one (default: 4)
+        rotation: rotate a transformer's hidden states, so that no channel stands out; the rotation is folded into the
+            weights. auto: if that is measured to be better, with samples (default: off)
+        accuracy_level: type in which matrix products with weights in blocks compute: 0 up to the runtime, 1 float32, 2
+            float16, 3 bfloat16, 4 int8 (fastest) (default: 4)
     """
 
     _chosen = {"enabled": True}
@@ -362,7 +362,7 @@ class Config(Options):
         preset: what the other options start from (default: balanced)
         target: where the model will run, by name or by the path of a file of your own (default: ort-cpu)
         input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
-        max_samples: use at most this many samples (default: all; of bench and verify, 16)
+        max_samples: use at most this many samples (default: all; bench and verify: 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
         input_values: inputs that are one number in every sample and that the data do not hold, such as the rate of sound
         allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
@@ -414,7 +414,7 @@ class Config(Options):
         workers: samples run at a time, sharing one copy of the weights (default: 1)
         resources: memory and disk that the run may take
         device: where calibration and fine-tuning compute, by class or as in "cuda:0"
-        bench: time the float and the quantized model in turns at the end; leave it out if False
+        bench: time the float and the quantized model at the end, alternating; leave it out if False
     """
 
     format: str | None = None

@@ -256,7 +256,7 @@ class QuantizeResult(Result):
     kv_scales: list[KvScales]  #: Empty unless KvCacheConfig asks for a type.
     floats: FloatConversion | None  #: Unset unless a 16-bit QuantConfig::float_type was asked for.
     layers: Table[TunedLayer]  #: Layers in the order of the model; empty without fine-tuning.
-    notes: list[str]  #: Changes to the graph, and every deviation from what was asked for.
+    notes: list[str]  #: Changes to the graph ("graph: …"), and every deviation from what was asked for.
     stages: Table[Stage]
     peak_memory: int  #: the process's own high-water mark
     #: The results of QuantizeOptions::family in its order; then sizes and samples are those of all, and what concerns a
@@ -580,7 +580,7 @@ class Plan(Result):
     inputs: list[tuple[str, str]]  #: name, shape in the first sample
     nodes_quantized: int
     nodes_in_float: int  #: counted as in QuantizeResult
-    #: Of nodes_quantized, if measuring accuracy puts all gates into integers; it may also leave some nodes in float.
+    #: nodes_quantized, if measuring accuracy quantizes all SiLU and HardSwish nodes; it may also leave some in float.
     nodes_with_gates: int
     nodes_may_change: bool  #: by what measuring accuracy finds
     floats: FloatConversion | None  #: of runs that change types alone; `casts` is not known

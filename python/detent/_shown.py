@@ -62,15 +62,19 @@ class Result:
         """The tables that printing shows."""
         return [table for name in TABLES[type(self).__name__] for table in _tables_of(self, name) if len(table) > 0]
 
+    def _notes(self) -> list[str]:
+        """Without those on how the graph was rewritten."""
+        return [note for note in getattr(self, "notes", ()) if not note.startswith("graph: ")]
+
     def __str__(self) -> str:
-        notes = [f"note: {note}" for note in getattr(self, "notes", ())]
+        notes = [f"note: {note}" for note in self._notes()]
         return "\n".join([self._heading(), *notes, *map(str, self._shown())])
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in getattr(self, "notes", ()))
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self._notes())
         tables = "".join(table._repr_html_() for table in self._shown())
         heading = "<br>".join(html.escape(line) for line in self._heading().splitlines())
         return f"<p><b>{heading}</b></p>{f'<ul>{notes}</ul>' if notes else ''}{tables}"
@@ -274,6 +278,12 @@ def _of_family(family: Mapping[str, QuantizeResult | Plan]) -> str:
     return "\n".join(f"{name}: {member._heading()}" for name, member in family.items())
 
 
+def _nodes(r: QuantizeResult | Plan) -> str:
+    if r.floats and r.nodes_quantized == 0:
+        return f"{r.floats.nodes} nodes in 16-bit floats, {r.floats.nodes_kept} in float32"
+    return f"{r.nodes_quantized} nodes quantized, {r.nodes_in_float} left in float"
+
+
 def _quantized(r: QuantizeResult) -> str:
     if r.family:
         return _of_family(r.family)
@@ -281,7 +291,7 @@ def _quantized(r: QuantizeResult) -> str:
     latency = f"{r.latency}; " if r.latency else ""
     return (
         f"{r.outcome}\n"
-        f"{r.output or 'model'}: {r.nodes_quantized} nodes quantized, {r.nodes_in_float} left in float; "
+        f"{r.output or 'model'}: {_nodes(r)}; "
         f"{size(r.model_bytes_before)} -> {size(r.model_bytes_after)}; {accuracy}{latency}{r.samples} samples; "
         f"peak memory {size(r.peak_memory)}"
     )
@@ -300,9 +310,8 @@ def _planned(r: Plan) -> str:
     if r.family:
         return _of_family(r.family)
     return (
-        f"{r.nodes_quantized} nodes quantized, {r.nodes_in_float} left in float, {r.tensors_observed} tensors "
-        f"observed; predicted peak {size(r.peak_memory)} of a budget of {size(r.memory_budget)}, output "
-        f"{size(r.output_bytes)}, about {r.calibration_seconds:.1f} s of calibration"
+        f"{_nodes(r)}, {r.tensors_observed} tensors observed; predicted peak {size(r.peak_memory)} of a budget of "
+        f"{size(r.memory_budget)}, output {size(r.output_bytes)}, about {r.calibration_seconds:.1f} s of calibration"
     )
 
 

@@ -215,22 +215,20 @@ const Option kWeightsOnlyRows[] = {
      .form = Form::bytes},
     {.name = "sparsity",
      .at = DETENT_AT(weights_only.sparsity),
-     .help = "2:4: of each four neighbours along the inputs of a product two become 0 and the others make up for them; "
+     .help = "2:4: two of each four neighbours along a layer's inputs become 0, and the others change to compensate; "
              "with samples, and --set weights-method=gptq or auto",
      .label = "none|2:4",
      .detail = true},
     {.name = "rotation",
      .at = DETENT_AT(weights_only.rotation),
-     .help =
-         "rotate what a transformer's layers hand on, so that no channel stands out; the rotation is folded into the "
-         "weights. auto: where that is measured to be better, with samples",
+     .help = "rotate a transformer's hidden states, so that no channel stands out; the rotation is folded into the "
+             "weights. auto: if that is measured to be better, with samples",
      .label = "off|auto|on",
      .detail = true},
     {.name = "accuracy-level",
      .at = DETENT_AT(weights_only.accuracy_level),
-     .help = "what products in blocks compute with: 0 up to the runtime, 1 float32, 2 float16, 3 bfloat16, 4 int8, the "
-             "fast "
-             "one",
+     .help = "type in which matrix products with weights in blocks compute: 0 up to the runtime, 1 float32, 2 float16, "
+             "3 bfloat16, 4 int8 (fastest)",
      .label = "N",
      .bounds = {.min = 0, .max = 4},
      .detail = true},

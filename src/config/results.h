@@ -14,6 +14,7 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "config/enum_names.h"
 #include "detent/bench.h"
@@ -27,6 +28,13 @@
 #include "detent/verify.h"
 
 namespace detent::config {
+
+/// How a note begins that says how the graph was rewritten: the terminal shows it with --verbose alone.
+inline constexpr std::string_view kGraphNote = "graph: ";
+inline std::vector<std::string> graph_notes(std::vector<std::string> rewrites) {
+  for (auto& line : rewrites) line.insert(0, kGraphNote);
+  return rewrites;
+}
 
 /// A member of the struct S: its name, and the one that it has in JSON, which may name the unit as well; "": JSON has
 /// not got it, or in another form.

@@ -173,7 +173,7 @@ class TableOfFile {
       row(a.op_type, first, second, read, kernel, "");
       row(a.op_type, first, second, "f32", "float32", "results are quantized too");
     }
-    row(a.op_type, "f32", "*", "*", "cpu", "what is not quantized is left to the CPU");
+    row(a.op_type, "f32", "*", "*", "cpu", "not quantized");
     const auto types = product ? fmt::format(" and weights of {}{}", fmt::join(a.weights, " or "),
                                              a.per_channel ? "" : " with one scale")
                                : "";

@@ -372,7 +372,7 @@ const Conflict kConflicts[] = {
      "--set allow-nonfinite is about activations; weights in blocks have to be finite", "leave it out"},
     {kBlocks, reports, changes_float_type,
      "--report and --set trace: --weights-only with --float makes its result in two runs",
-     "leave them out; --profile and --json tell of both"},
+     "leave them out; --profile and --json have both"},
     {kBlocks, solves_blocks, has_no_samples, "--set weights-method={weights-method} needs samples",
      "give --calibration-data"},
 
@@ -415,8 +415,7 @@ const Conflict kConflicts[] = {
      "give --preset plain, or leave it out"},
     {kNotBlocks, any_is_float, writes_qoperators, "--quant-format qoperator has no operators on 8-bit floats",
      "leave it out"},
-    {kNotBlocks, any_is_float, range_is_reduced, "--set weight-range=reduced is for products of integers",
-     "leave it out"},
+    {kNotBlocks, any_is_float, range_is_reduced, "--set weight-range=reduced needs integer weights", "leave it out"},
     {kNotBlocks, always, activations_have_4_bits, "--activation-type: 4-bit types are for weights only",
      "choose from: int8, int16, uint8, uint16"},
     {kNotBlocks, weights_have_4_bits, range_is_reduced, "--set weight-range=reduced does not go with 4-bit weights",

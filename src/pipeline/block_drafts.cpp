@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/text.h"
+#include "config/results.h"
 #include "data/given_inputs.h"
 #include "exec/emit.h"
 #include "graph/rewrites/rotation.h"
@@ -82,7 +83,7 @@ graph::Notes fold_computed_weights(onnx::Model& model, const QuantConfig& config
     for (const auto& tensor : *tensors) {
       if (tensor.data.size() > kSmall) results.insert(tensor.name);
     }
-    auto notes = graph::replace_by_constants(model, nodes, *tensors);
+    auto notes = config::graph_notes(graph::replace_by_constants(model, nodes, *tensors));
     const auto more = left_over(model, results, quantization::place_blocks(model, config, blocks));
     if (more.empty()) return notes;
     left.insert(more.begin(), more.end());

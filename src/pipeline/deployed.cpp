@@ -203,8 +203,7 @@ bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result) {
 namespace {
 
 std::string words_of_caches(double worst_db) {
-  return fmt::format("what the model hands on in its cache has SQNR {:.1f} dB at the worst, and does not count",
-                     worst_db);
+  return fmt::format("the KV cache has SQNR {:.1f} dB at the worst, which is not counted", worst_db);
 }
 
 // A decoder's user sees what it gives beside its cache, and rotation changes what heads put there. Gives back the worst
@@ -339,7 +338,7 @@ constexpr double kSteps = 3;
 constexpr double kShare = 0.01;  // of the elements that differ by more than one step
 
 std::string words_for(const std::vector<std::string>& nodes) {
-  if (nodes.empty()) return "no layer by itself is computed otherwise than its integers say";
+  if (nodes.empty()) return "each layer alone computes what its integers say; small differences add up";
   constexpr std::size_t kMost = 3;
   const auto shown = static_cast<std::ptrdiff_t>(std::min(kMost, nodes.size()));
   auto text = fmt::format("the runtime computes '{}'", fmt::join(nodes.begin(), nodes.begin() + shown, "', '"));

@@ -240,9 +240,7 @@ class Placer {
       if (!names_none_) continue;
       if (node.is("GRU")) leave(node, "ONNX Runtime has none on integers");
       if (graph::is_convolution(node) && constant(node, 1) != nullptr)
-        leave(node,
-              "with dynamic activations it would be slower than in float; without --activations dynamic, and with "
-              "samples, it is quantized");
+        leave(node, "dynamic quantization would make convolutions slower; --format int8, with samples, quantizes them");
     }
   }
 

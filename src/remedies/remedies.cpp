@@ -239,12 +239,12 @@ std::string note_on_remaining_error(const Draft& draft, const QuantizeOptions& o
   if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || result.sqnr_db >= kNearDb) return {};
   const bool tuned = result.tuned && result.tuned->kept;
   std::string text = fmt::format(
-      "{} activations and {} weights leave the results {:.1f} dB from the float model's{} {:.0f} % of that error {} of "
-      "weights{}, the rest of activations{}",
-      word(options.config.activation_type), word(options.config.weight_type), result.sqnr_db,
-      tuned ? "; with weights rounded to the nearest," : ":", 100 * result.weights_share, tuned ? "was" : "is",
-      result.tuned ? "" : " (--finetune gptq)",
-      accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16)" : "");
+      "SQNR is {:.1f} dB with {} activations and {} weights{}: {:.0f} % of the error {} from weights{}, {:.0f} % from "
+      "activations{}",
+      result.sqnr_db, word(options.config.activation_type), word(options.config.weight_type),
+      tuned ? "; before GPTQ" : "", 100 * result.weights_share, tuned ? "came" : "comes",
+      result.tuned ? "" : " (--finetune gptq lowers it)", 100 * (1 - result.weights_share),
+      accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16 lowers it)" : "");
   for (const auto& node : draft.worst_left) {
     text += fmt::format("; {} makes up to {:.0f} % of an output's error", node.node, 100 * node.error_share);
     if (node.macs_share > 0) text += fmt::format(" for {:.1f} % of the multiplications", 100 * node.macs_share);

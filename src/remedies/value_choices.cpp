@@ -66,7 +66,8 @@ class Gates : public Remedy {
   }
 
   void keep(Draft& draft, Evaluator& evaluator) override {
-    draft.notes.push_back("computed in integers: " + count_with_noun(chosen_.size(), "gate"));
+    draft.notes.push_back("quantized, as it costs little accuracy: " +
+                          count_with_noun(chosen_.size(), "SiLU or HardSwish node"));
     draft.prepared.integer_gates = std::move(chosen_);
     draft.assignment = std::move(assignment_);
     draft.sensitivities.reset();

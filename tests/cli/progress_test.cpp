@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/output/output.h"
+
 namespace detent::cli {
 namespace {
 
@@ -241,6 +243,28 @@ TEST(Progress, WhoWantsNoneGetsNone) {
   EXPECT_FALSE(progress_to(line, true));
   progress_to(line, false)("calibrate", 1, 2);
   EXPECT_NE(out.text(), "");
+}
+
+std::string printed(const std::vector<std::string>& notes, bool verbose) {
+  testing::internal::CaptureStderr();
+  print_notes(notes, verbose, "q8");
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Notes, OneStandsForThoseThatDifferInNamesAlone) {
+  const std::vector<std::string> notes{"graph: opset 11 was raised to 13", "Conv 'a b': the bias 'c' stays in float",
+                                       "2.0 dB from the float model's",    "Conv 'd': the bias 'e' stays in float",
+                                       "3.0 dB from the float model's",    "Conv 'd': the bias 'e' stays in float"};
+  EXPECT_EQ(printed(notes, false),
+            "detent: note: q8: Conv 'a b': the bias 'c' stays in float (and 1 more like this)\n"
+            "detent: note: q8: 2.0 dB from the float model's\n"
+            "detent: note: q8: 3.0 dB from the float model's\n");
+  EXPECT_EQ(printed(notes, true),
+            "detent: note: q8: graph: opset 11 was raised to 13\n"
+            "detent: note: q8: Conv 'a b': the bias 'c' stays in float\n"
+            "detent: note: q8: 2.0 dB from the float model's\n"
+            "detent: note: q8: Conv 'd': the bias 'e' stays in float\n"
+            "detent: note: q8: 3.0 dB from the float model's\n");
 }
 
 }  // namespace

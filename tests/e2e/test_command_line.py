@@ -162,9 +162,10 @@ def test_an_option_without_its_value_is_told_in_words() -> None:
 
 
 def test_notes_go_to_standard_error(command: list[str], tmp_path: Path) -> None:
-    """Results alone are on standard output, so that a program can read them; --quiet leaves notes out, and JSON holds them."""
+    """Results alone are on standard output, so that a program can read them; --quiet leaves notes out, and JSON holds them.
+    Notes on how the graph was rewritten are printed with --verbose only."""
     data, model = command[command.index("--calibration-data") + 1], command[2]
-    note = "folded into the convolutions before them: 1 BatchNormalization node"
+    note = "graph: folded into the convolutions before them: 1 BatchNormalization node"
     written = tmp_path / "q.onnx"
     quantized = [*command[1:], "-o", written]
     noted = [
@@ -174,7 +175,7 @@ def test_notes_go_to_standard_error(command: list[str], tmp_path: Path) -> None:
         ["plan", model, "--calibration-data", data],
     ]
     for words in noted:
-        ran = run([command[0]], *words)
+        ran = run([command[0]], *words, "-v")
         assert ran.returncode == 0 and f": {note}\n".encode() in ran.stderr, words
         assert b"note:" not in ran.stdout and ran.stdout.count(b"\n") > 1, words
         told = support.without_progress(ran.stderr.decode())
@@ -184,6 +185,8 @@ def test_notes_go_to_standard_error(command: list[str], tmp_path: Path) -> None:
         assert ran.returncode == 0
         assert support.without_progress(ran.stderr.decode()).startswith("detent: note: --target auto: "), words
         assert b"note:" not in ran.stdout and ran.stdout, words
+    for words in noted[2:]:
+        assert b" graph: " not in run([command[0]], *words).stderr, "how the graph was rewritten changes no decision"
     quiet = run([command[0]], *quantized, "-q")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b"")
     told = run([command[0]], *quantized, "--json")

@@ -128,16 +128,16 @@ def test_a_word_where_the_types_do_not_do(tmp_path: Path) -> None:
     found = {}
     for options in ([], ["--set", "equalize=off"]):
         report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, *options)
-        words = [note for note in report["notes"] if "uint8 activations and int8 weights leave the results" in note]
+        words = [note for note in report["notes"] if "dB with uint8 activations and int8 weights" in note]
         assert bool(words) == (report["accuracy"]["sqnr_db"] < 30)
         found[bool(words)] = words
     assert found[True], "one with a word, one without"
     assert found[False] == []
-    assert "with weights rounded to the nearest" in found[True][0], "as far away as that, they are tuned"
+    assert "before GPTQ" in found[True][0], "as far away as that, they are tuned"
     assert "--accuracy-fallback int16" in found[True][0]
     assert "MatMul 'product' makes up to 100 % of an output's error for 100.0 % of the multiplications" in found[True][0]
     report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", "equalize=off", "--weight-type", "int4")
-    assert any("uint8 activations and int4 weights leave the results" in note for note in report["notes"])
+    assert any("dB with uint8 activations and int4 weights" in note for note in report["notes"])
     assert not any("8 bits" in note for note in report["notes"])
 
 
@@ -169,7 +169,7 @@ def test_gates_in_integers(tmp_path: Path) -> None:
     model, data = saved(tmp_path, gates(), samples)
     # A coarse input makes so much of the error that gates do not show.
     report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--set", "tensor-range=x=-60,60")
-    assert "computed in integers: 4 gates" in report["notes"]
+    assert "quantized, as it costs little accuracy: 4 SiLU or HardSwish nodes" in report["notes"]
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     ort.InferenceSession(tmp_path / "q.onnx", options)

@@ -20,6 +20,7 @@ from onnx import TensorProto
 from PIL import Image
 
 PAGES = [support.ROOT / "README.md", *sorted((support.ROOT / "docs").rglob("*.md"))]
+RECIPES = [page for page in PAGES if page.parent.name == "recipes"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(build/)?detent |python3 -m detent ")
 # What stands for something else, in pages that show how a command is built up.
@@ -200,7 +201,7 @@ def snippets(page: pathlib.Path) -> str:
 def of_sets() -> list[object]:
     """The pages with something to run; most of them belong to the full set."""
     first = {"README", "python", "dynamic", "float16", "small-floats"}
-    shown = [page for page in PAGES if commands(page) or snippets(page)]
+    shown = [page for page in PAGES if page not in RECIPES and (commands(page) or snippets(page))]
     return [pytest.param(page, marks=() if page.stem in first else pytest.mark.full, id=page.stem) for page in shown]
 
 
@@ -223,3 +224,26 @@ def test_page(page: pathlib.Path, desk: pathlib.Path, request: pytest.FixtureReq
             assert re.search("cuda|GPU", result.stderr), result.stderr
             continue
         assert result.returncode == 0, f"{shlex.join(command)}: {result.stderr}"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.stem)
+def test_recipe(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Each block as it stands, in a folder like the repository's, with the models that were fetched before."""
+    (tmp_path / "build").mkdir()
+    given = {"models": os.environ["DETENT_MODELS"], "detent": os.environ["DETENT"]}
+    for name, path in given.items():
+        (tmp_path / "build" / name).symlink_to(path)
+    for name in ("scripts", "tests"):
+        (tmp_path / name).symlink_to(support.ROOT / name)
+    for needed in set(re.findall(r"build/models/[\w./-]+\.onnx\b", page.read_text())):
+        if not (tmp_path / needed).is_file():
+            pytest.skip(f"{needed} was not fetched")
+    if "--calibration-text" in page.read_text():
+        pytest.importorskip("tokenizers")
+    for language, text in BLOCK.findall(page.read_text()):
+        kept = re.sub(r"^(?:.*fetch_models.py .*|.* pip install .*|export PYTHONPATH=.*)\n", "", text, flags=re.MULTILINE)
+        kept = kept.replace("build/venv/bin/python", sys.executable)
+        command = ["bash", "-ec", kept] if language == "sh" else [sys.executable, "-c", kept]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr

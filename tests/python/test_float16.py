@@ -35,6 +35,7 @@ def test_float_type_alone_quantizes_nothing():
     floats = written.result.floats
     assert (floats.nodes + floats.nodes_kept, written.result.nodes_quantized) == (2, 0)
     assert floats.constants > 0.99
+    assert f"{floats.nodes} nodes in 16-bit floats, {floats.nodes_kept} in float32" in str(written.result)
 
 
 def test_options_about_integers_are_refused():

@@ -1,7 +1,9 @@
 """Walks the sources for breaches of the rules in structure.py, and shows on made-up trees that each breach is seen."""
 
+import json
 import pathlib
 import tempfile
+import textwrap
 import unittest
 
 import measures
@@ -140,11 +142,51 @@ void f(std::error_code& out) {
         self.assert_breach(long, "lines, more than")
         dear = {"tests/costs.tsv": f"e2e.a\t{structure.MAX_SECONDS_OF_FIRST_SET + 1}.0\ne2e.b.full\t9.0\n"}
         self.assert_breach(dear, "the first set of tests takes")
-        self.assert_breach({"docs/a.md": "word\n" * (structure.MAX_WORDS + 1)}, "words, more than")
+        self.assert_breach({"docs/a.md": "word\n\n" * (structure.MAX_WORDS + 1)}, "words, more than")
 
     def test_sees_long_lines_of_prose(self):
         self.assert_breach({"docs/a.md": "word " * 25 + "\n"}, "a.md:1: 125 columns")
         self.assertEqual([], self.breaches({"docs/a.md": "```\n" + "word " * 25 + "\n```\n| " + "word " * 25 + "|\n"}))
+
+    def test_sees_sentences_that_are_hard_to_read(self):
+        for text, fault in {
+            "word " * 26: "26 words, at most 25",
+            "Short. Of the layers some stay.": "name the subject first",
+            "- an item\n- What is tuned is the weight.": "name the subject in place of",
+            "Where layers are slow, they stay.": "say 'If",
+            "They are quantized; gates are not.": "'gates'",
+            "See [what\nis told of](a.md) them.": "'told of'",
+        }.items():
+            text = "\n".join(textwrap.wrap(text, 80, replace_whitespace=False))
+            self.assert_breach({"docs/a.md": f"# Page\n\nA line\n\n{text}\n"}, fault)
+        generated = "<!-- written by `scripts/a.py` -->\n\nWhat a table is.\n\n| What | of which it tells |\n"
+        self.assertEqual([], self.breaches({"docs/a.md": generated}))
+        self.assert_breach({"docs/a.md": generated + "| `a` | all gates |\n"}, "docs/a.md:6: 'gates'")
+
+    def test_takes_code_tables_and_lists_for_no_sentences(self):
+        long = "a word " * 8 + "ends"
+        for text in (
+            f"```\nWhat gates\n{long * 2}\n```",
+            f"| What | gates {long * 2}|",
+            f"## What gates do{' long' * 9}",
+            f"{long}\n\n{long}",
+            f"- {long}\n- {long}\n  1. {long}",
+            f"{long}:\n{long}.\nAnd {long}",
+            "Of course `What … gates`\nand `" + "word " * 19 + "`, see [it](Where-gates-are.md).\nWhat is it?",
+        ):
+            self.assertEqual([], self.breaches({"docs/a.md": text}), text)
+        self.assertEqual([], self.breaches({"docs/decisions/001-a.md": "What is told of gates."}))
+
+    def test_sees_figures_that_no_run_made(self):
+        table = ["| | ms |", "|---|---|", *(f"| {name} | {name}.5 ms |" for name in range(5))]
+        data = {"bench/published.json": json.dumps({"times": {"date": "2026-11-29", "commit": "abc", "table": table}})}
+        made = "\n".join(["<!-- figures times -->", *table, "", "*2026-11-29, abc*", "<!-- end -->", ""])
+        self.assertEqual([], self.breaches({**data, "docs/a.md": made}))
+        self.assert_breach({**data, "docs/a.md": made.replace("| 3.5 ms", "| 2.5 ms")}, "are not those of the last run")
+        self.assert_breach({**data, "docs/a.md": made.replace("11-29", "11-30")}, "are not those of the last run")
+        self.assert_breach({**data, "docs/a.md": made + "\n".join(table) + "\n"}, "docs/a.md: figures that")
+        self.assert_breach({**data, "docs/a.md": "\n"}, "no page shows 'times'")
+        self.assertEqual([], self.breaches({**data, "docs/a.md": made + "| exit code | |\n|---|---|\n| 1 | 5 % |\n"}))
 
     def test_sees_words_of_its_own(self):
         self.assert_breach({"src/base/b.cpp": "void share_room();\n"}, "share_room is called split_budget")

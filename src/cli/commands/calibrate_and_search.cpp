@@ -35,7 +35,7 @@ void print_calibration(const std::filesystem::path& output, const config::Comman
     return;
   }
   if (line.quiet) return;
-  print_notes(r.notes);
+  print_notes(r.notes, line.verbose);
   for (const auto& s : line.verbose ? r.stages : std::vector<StageReport>())
     print_text("{:<24} {:>7.2f} s   peak {:>9}\n", s.name, s.seconds, format_size(s.peak_memory));
   const std::string ranks = r.ranks > 1 ? fmt::format(" by {} ranks", r.ranks) : "";

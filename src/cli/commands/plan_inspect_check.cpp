@@ -86,23 +86,23 @@ void print_device(const PlannedDevice& d) {
 }
 
 // A line for each member.
-void print_family(const Plan& p) {
+void print_family(const Plan& p, bool verbose) {
   for (const auto& m : p.family) {
     const auto what = m.floats
                           ? fmt::format("{} in 16-bit floats, {} in float32", m.floats->nodes, m.floats->nodes_kept)
                           : fmt::format("quantize {}, leave {} in float", m.nodes_quantized, m.nodes_in_float);
     const auto peak = m.peak_memory > 0 ? "peak memory " + format_size(m.peak_memory) + ", " : std::string();
     print_text("{:<6} {}; {}output {} (estimated)\n", m.name, what, peak, format_size(m.output_bytes));
-    for (const auto& note : m.notes) print_note(fmt::format("{}: {}", m.name, note));
+    print_notes(m.notes, verbose, m.name);
   }
   const auto over = p.samples > 0 ? " over " + count_with_noun(p.samples, "sample") : std::string();
   print_text("{}{}, output {} (estimated)\n", count_with_noun(p.family.size(), "model"), over,
              format_size(p.output_bytes));
 }
 
-void print_plan(const Plan& p) {
+void print_plan(const Plan& p, bool verbose) {
   for (const auto& [name, shape] : p.inputs) print_text("input {} {} (first sample)\n", name, shape);
-  if (!p.family.empty()) return print_family(p);
+  if (!p.family.empty()) return print_family(p, verbose);
   if (p.floats) {
     print_text("{} in 16-bit floats, {} in float32", count_with_noun(p.floats->nodes, "node"), p.floats->nodes_kept);
   } else {
@@ -111,12 +111,7 @@ void print_plan(const Plan& p) {
   if (p.tensors_observed > 0) print_text("; observe {}", count_with_noun(p.tensors_observed, "tensor"));
   if (p.samples > 0) print_text(" over {}", count_with_noun(p.samples, "sample"));
   print_text("\n");
-  if (p.nodes_may_change && p.floats) print_text("  what values the samples have decides for more or fewer of them\n");
-  if (p.nodes_may_change && !p.floats)
-    print_text("  {}what is measured on the samples may leave more of them in float\n",
-               p.nodes_with_gates > p.nodes_quantized
-                   ? fmt::format("{} in integers if gates may be, too; ", count_with_noun(p.nodes_with_gates, "node"))
-                   : "");
+  if (p.nodes_may_change) print_text("  what the run measures on the samples may change these counts\n");
   if (p.peak_memory > 0) {
     print_text("one sample: {} MACs, {} operations, {} observed values\n", format_count(p.macs), format_count(p.flops),
                format_count(p.observed_elements));
@@ -153,7 +148,7 @@ void print_plan(const Plan& p) {
   if (const double seconds = seconds_of(p); seconds > 0)
     print_text("in all      {:>10.1f} s (rough estimate)\n", seconds);
   if (p.transformer) print_transformer(*p.transformer);
-  print_notes(p.notes);
+  print_notes(p.notes, verbose);
 }
 
 // "25Gbit" in bits per second.
@@ -234,7 +229,7 @@ void add_plan(CLI::App& app) {
                   print_json(json);
                   return;
                 }
-                print_plan(result);
+                print_plan(result, line.verbose);
                 if (line.ranks > 0) print_ranks(result, line.ranks, rate);
               });
 }

@@ -89,7 +89,7 @@ void check_model(const std::filesystem::path& model, const std::string& fingerpr
 namespace {
 
 void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes, bool verbose) {
-  constexpr std::size_t kMost = 8;
+  constexpr std::size_t kMost = 3;
   const auto shown = verbose ? nodes.size() : std::min(nodes.size(), kMost);
   for (const auto& n : std::span(nodes).first(shown)) {
     print_text("{}: {}, up to {:.1f} % of an output's error and {:.1f} % of the multiplications\n", what, n.node,
@@ -98,16 +98,7 @@ void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes, b
   if (shown < nodes.size()) print_text("{}: {} more (-v lists them)\n", what, nodes.size() - shown);
 }
 
-// What was changed before products are left in float; as a rule of no interest one by one.
-void print_remedies(const AccuracyResult& a, bool verbose) {
-  if (!verbose) {
-    const auto count = [](const char* what, std::size_t n) {
-      if (n > 0) print_text("{}: {} (-v tells more)\n", what, count_with_noun(n, "value"));
-    };
-    count("channel ranges equalized", a.equalized.size());
-    count("range by another method", a.methods.size());
-    return;
-  }
+void print_remedies(const AccuracyResult& a) {
   for (const auto& e : a.equalized) {
     print_text("channel ranges equalized: '{}', error {:.1f} -> {:.1f} dB\n", e.value, in_db(e.error_before),
                in_db(e.error_after));
@@ -137,12 +128,12 @@ void print_accuracy(const QuantizeOptions& options, const AccuracyResult& a, boo
                  s.node);
     }
   }
-  print_remedies(a, verbose);
+  if (verbose) print_remedies(a);
   print_fallbacks("in float", a.float_nodes, verbose);
   print_fallbacks("with 16-bit activations", a.wide_nodes, verbose);
   if (a.tuned) {
-    print_text("weights by gptq: error of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
-               in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so weights are rounded to the nearest");
+    print_text("weights by GPTQ: SQNR of a typical sample {:.1f} -> {:.1f} dB{}\n", in_db(a.tuned->error_before),
+               in_db(a.tuned->error_after), a.tuned->kept ? "" : ", so they are not used");
   }
   const auto macs = a.integer_macs
                         ? fmt::format("; {:.1f} % of the multiplications in integers{}", 100 * *a.integer_macs,
@@ -295,13 +286,6 @@ void print_floats(const QuantizeOptions& options, const QuantizeResult& r) {
              format_size(r.model_bytes_before), format_size(r.model_bytes_after), counted_samples(r.samples));
 }
 
-void print_all_notes(const QuantizeResult& r) {
-  print_notes(r.notes);
-  for (const auto& member : r.family) {
-    for (const auto& note : member.result.notes) print_note(fmt::format("{}: {}", member.name, note));
-  }
-}
-
 // A line for each member.
 void print_family(const QuantizeOptions& options, const QuantizeResult& r, bool verbose) {
   for (const auto& member : r.family) print_rotation(member.result, member.name);
@@ -380,7 +364,8 @@ void run(Options& options, const config::CommandLine& line, const std::vector<Gi
     return;
   }
   if (line.quiet) return;
-  print_all_notes(result);
+  print_notes(result.notes, line.verbose);
+  for (const auto& member : result.family) print_notes(member.result.notes, line.verbose, member.name);
   if (line.summary == config::SummaryForm::md) {
     const auto json = quantize_json(options, result);
     const auto members = json.value("family", std::vector{json});

@@ -8,10 +8,13 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "config/results.h"
 
 namespace detent::cli {
 namespace {
@@ -35,6 +38,21 @@ void tell(const char* line) noexcept {
 }
 
 void write_raw(std::string_view text) { require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size()); }
+
+// Without what stands in single quotes; apostrophes stay.
+std::string without_names(std::string_view note) {
+  std::string text;
+  for (std::size_t at = 0; at < note.size();) {
+    const bool opens = note[at] == '\'' && (at == 0 || note[at - 1] == ' ');
+    const auto end = opens ? note.find('\'', at + 1) : std::string_view::npos;
+    if (end == std::string_view::npos) {
+      text += note[at++];
+    } else {
+      at = end + 1;
+    }
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -66,8 +84,19 @@ void print_note(std::string_view text) {
   std::fputs(line.c_str(), stderr);
 }
 
-void print_notes(const std::vector<std::string>& notes) {
-  for (const auto& note : notes) print_note(note);
+void print_notes(const std::vector<std::string>& notes, bool verbose, std::string_view model) {
+  std::vector<std::pair<std::string, std::vector<std::string_view>>> groups;
+  for (const std::string_view note : notes) {
+    if (!verbose && note.starts_with(config::kGraphNote)) continue;
+    const auto key = verbose ? std::string(note) : without_names(note);
+    auto at = std::ranges::find(groups, key, [](const auto& group) { return group.first; });
+    if (at == groups.end()) at = groups.insert(at, {key, {}});
+    if (std::ranges::find(at->second, note) == at->second.end()) at->second.push_back(note);
+  }
+  for (const auto& [key, alike] : groups) {
+    const auto more = alike.size() > 1 ? fmt::format(" (and {} more like this)", alike.size() - 1) : "";
+    print_note(fmt::format("{}{}{}{}", model, model.empty() ? "" : ": ", alike.front(), more));
+  }
 }
 
 void flush_out() { require(std::fflush(stdout) == 0); }

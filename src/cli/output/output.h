@@ -68,7 +68,10 @@ void print_help(const std::string& text);
 
 /// Prints a line on standard error that is no failure, after what was printed on standard output so far.
 void print_note(std::string_view text);
-void print_notes(const std::vector<std::string>& notes);
+
+/// Prints notes of a run, or of one of its models. Unless `verbose`, those on how the graph was rewritten are left out,
+/// and the first of those that differ in names alone stands for all.
+void print_notes(const std::vector<std::string>& notes, bool verbose = false, std::string_view model = {});
 
 /// Whether text may have colours there: a terminal that shows them, and NO_COLOR (https://no-color.org) is not set.
 bool takes_colours(int descriptor) noexcept;

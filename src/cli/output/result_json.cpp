@@ -16,18 +16,20 @@
 namespace detent::cli {
 namespace {
 
-std::string known(std::int64_t count) { return count > 0 ? std::to_string(count) : "?"; }
+// " of 64"; empty where it is not known.
+std::string of(std::int64_t size) { return size > 0 ? fmt::format(" of {}", size) : ""; }
 
 std::string words_of(const TransformerLayer& layer) {
-  auto text = fmt::format("{} of {} heads of {}", layer.kind == "Softmax" ? "attention written out" : layer.kind,
-                          known(layer.heads), known(layer.head_size));
-  if (layer.kv_heads != layer.heads) text += fmt::format(", {} of keys and values", known(layer.kv_heads));
+  std::string text = layer.kind == "Softmax" ? "attention written out" : layer.kind;
+  if (layer.heads > 0) text += fmt::format(" of {} heads{}", layer.heads, of(layer.head_size));
+  if (layer.kv_heads > 0 && layer.kv_heads != layer.heads)
+    text += fmt::format(", {} of keys and values", layer.kv_heads);
   text += fmt::format("; queries, keys and values by {}",
                       layer.inputs.size() == 1 ? "one product" : fmt::format("{} products", layer.inputs.size()));
   if (layer.mlp == "experts")
-    text += fmt::format("; {} experts of {}", known(layer.experts), known(layer.inner));
+    text += fmt::format("; {} experts{}", layer.experts, of(layer.inner));
   else if (!layer.mlp.empty())
-    text += fmt::format("; MLP {}, of {}", layer.mlp, known(layer.inner));
+    text += fmt::format("; MLP {}{}{}", layer.mlp, layer.inner > 0 ? "," : "", of(layer.inner));
   return text;
 }
 
@@ -46,7 +48,7 @@ nlohmann::json transformer_json(const Transformer& transformer) {
 
 void print_transformer(const Transformer& transformer) {
   const auto& layers = transformer.layers;
-  print_text("transformer: {} of {}\n", count_with_noun(layers.size(), "layer"), known(transformer.hidden));
+  print_text("transformer: {}{}\n", count_with_noun(layers.size(), "layer"), of(transformer.hidden));
   for (std::size_t first = 0, next = 0; first < layers.size(); first = next) {
     const auto words = words_of(layers[first]);
     std::uint64_t attention = 0, mlp = 0;

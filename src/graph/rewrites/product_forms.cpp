@@ -468,8 +468,8 @@ Notes part_products(onnx::Model& model, const ValueTypes& types, const std::func
                                        : index.fresh_name(fmt::format("{}_{}", result, first)));
       for (auto& node : rewrite.part(*product, first, parts[p], results.back())) made.push_back(std::move(node));
     }
-    notes.push_back(fmt::format("{} is {} products: the size of its channels differs much",
-                                model.graph.nodes[n].label(), parts.size()));
+    notes.push_back(fmt::format("{} was split into {}: its output channels have very different ranges",
+                                model.graph.nodes[n].label(), count_with_noun(parts.size(), "product")));
     for (const auto node : product->nodes) removed[node] = true;
     if (split != kNone) {
       removed[static_cast<std::size_t>(split)] = true;

@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "base/paths.h"
 #include "config/presets.h"
+#include "config/results.h"
 #include "data/source.h"
 #include "exec/session.h"
 #include "graph/patterns.h"
@@ -75,7 +76,7 @@ void BlockWork::place() {
   if (keeps_cache_in_bits()) (void)graph::cached_attentions(model);  // what cannot be is better known early
   draft_.placement = place_default_blocks(model, options_, run_.result.transformer);
   if (const auto opset = draft_.needed_opset(options_.weights_only.form); opset > model.opset()) {
-    run_.note(graph::upgrade_opset(model, {}, opset));
+    run_.note(config::graph_notes(graph::upgrade_opset(model, {}, opset)));
     draft_.placement = place_default_blocks(model, options_, run_.result.transformer);
   }
   const auto& placement = draft_.placement;

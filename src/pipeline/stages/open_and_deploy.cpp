@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "config/enum_names.h"
+#include "config/results.h"
 #include "config/validate.h"
 #include "graph/rewrites/product_forms.h"
 #include "graph/rewrites/rewrite.h"
@@ -101,16 +102,17 @@ void canonicalize(Run& run) {
   auto& model = run.model;
   run.note(run.options.notes);
   graph::unfold(model, run.limits());
-  run.note(graph::lift_constants(model));
-  run.note(graph::drop_initializer_inputs(model));
+  run.note(config::graph_notes(graph::lift_constants(model)));
+  run.note(config::graph_notes(graph::drop_initializer_inputs(model)));
   graph::sort_topologically(model);
   if (const auto& shapes = run.options.config.input_shapes; !shapes.empty())
-    run.note(graph::fix_input_shapes(model, shapes));
+    run.note(config::graph_notes(graph::fix_input_shapes(model, shapes)));
   // Blocks are made of the model as it is; preparing it for other formats does the same.
   if (run.recipe.result == config::kBlocks) {
     quantization::refuse_absent_weights(model);
-    run.note(graph::einsums_with_weights(model));
-    run.note(graph::plain_gemms(model, [](auto bytes) { return onnx::TensorData::owned(std::move(bytes)); }));
+    run.note(config::graph_notes(graph::einsums_with_weights(model)));
+    run.note(config::graph_notes(
+        graph::plain_gemms(model, [](auto bytes) { return onnx::TensorData::owned(std::move(bytes)); })));
   }
   if (is_timed(run.recipe)) run.timed_inputs = inputs_to_time(model, run.result);
 }
@@ -126,7 +128,7 @@ void prepare(Run& run) {
   }
   auto& model = run.prepared.model;
   if ((run.recipe.result & (config::kDynamic | config::kMixed)) != 0 && model.opset() < kOpsetOfDynamicQuantizeLinear)
-    run.note(graph::upgrade_opset(model, run.prepared.types));
+    run.note(config::graph_notes(graph::upgrade_opset(model, run.prepared.types)));
   if (is_timed(run.recipe)) run.timed_inputs = inputs_to_time(model, run.result);
 }
 

@@ -99,7 +99,7 @@ class Placer {
       return fmt::format("{} has a {} form from opset {} on", node.op_type(), name(), static_cast<int>(from));
     if (!facts_.allowed.empty() && !facts_.allowed[n]) return "they were not selected";
     if (has_other_stash_type(node)) return "an attribute gives them another type";
-    if (reduces(node)) return "ONNX Runtime's CPU only has kernels of theirs that replace values";
+    if (reduces(node)) return "ONNX Runtime's CPU has kernels only for replacing values";
     auto text = range_of_values(node, *rule);
     if (text.empty()) text = range_.reason_against_sums(node, rule->trait);
     return text;
@@ -218,7 +218,7 @@ class Placer {
       if (!all || !any || read.size() != 1 || scales_norm(node)) continue;
       ends[n] = true;
       placement_.low[n] = false;
-      reasons_[n] = "they end in a float32 result, which takes no further cast";
+      reasons_[n] = "the result is float32 and needs no further cast";
     }
   }
 

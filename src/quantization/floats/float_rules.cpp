@@ -248,13 +248,13 @@ const FloatRange::Magnitudes& FloatRange::magnitudes(const std::string& constant
 
 std::string FloatRange::reason_against_constant(const std::string& name, const ConstantUse& use) const {
   const auto& m = magnitudes(name);
-  if (!use.bound && std::isinf(rounded(m.largest, type_))) return "a constant of theirs is too large for the type";
+  if (!use.bound && std::isinf(rounded(m.largest, type_))) return "a constant is too large for the type";
   if (type_ == FloatType::bfloat16) return {};
   const double tolerance = use.additive || use.bound ? kEpsilonTolerance : kTolerance;
   const bool vanishes = m.single && std::isfinite(rounded(m.largest, type_)) && loses(m.largest, tolerance);
   const bool faint = !m.single && !use.additive && !use.bound && m.noise > kNoise;
   if (vanishes || faint || (use.divisor && loses(m.smallest, kTolerance)))
-    return "a constant of theirs is too small for the type";
+    return "a constant is too small for the type";
   return {};
 }
 
@@ -267,8 +267,7 @@ std::string FloatRange::reason_against_stored(const onnx::Node& node) const {
                        : type == onnx::DataType::float8e5m2
                            ? onnx::kFloat8E5M2.largest
                            : std::ldexp(1.0, static_cast<int>(onnx::bits_of(type))) - 1;
-  return reach * magnitudes(node.inputs()[1]).largest > kLargestHalf ? "a constant of theirs is too large for the type"
-                                                                     : "";
+  return reach * magnitudes(node.inputs()[1]).largest > kLargestHalf ? "a constant is too large for the type" : "";
 }
 
 std::string FloatRange::reason_against_integers(const std::string& value) const {
@@ -289,9 +288,8 @@ std::string FloatRange::reason_against_sums(const onnx::Node& node, FloatTrait t
   if (trait == none || trait == reads_any || type_ == FloatType::bfloat16) return {};
   if (trait == grows) return largest(node.outputs().at(0)) ? "" : "their results may be large, and no samples tell";
   const auto sum = largest_sum(node, trait);
-  if (!sum) return trait == shares ? "" : "the sums that they make are not known";
-  if (*sum > kLargestHalf / kFloatMargin)
-    return fmt::format("the sums that they make may pass {}", kLargestHalf / kFloatMargin);
+  if (!sum) return trait == shares ? "" : "how large sums get is not known";
+  if (*sum > kLargestHalf / kFloatMargin) return fmt::format("sums may exceed {}", kLargestHalf / kFloatMargin);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "config/presets.h"
+#include "config/results.h"
 #include "config/targets.h"
 #include "exec/guarded_session.h"
 #include "graph/constants.h"
@@ -287,8 +288,8 @@ std::set<std::string> stored_layers(const Prepared& prepared) {
 std::vector<std::string> store_weights(const std::set<std::string>& nodes, onnx::Model& quantized) {
   const auto count = quantization::store_weights(quantized, nodes);
   if (count == 0) return {};
-  return {
-      fmt::format("weights of 8 bits that become floats when the model is loaded: {}", count_with_noun(count, "node"))};
+  return config::graph_notes({fmt::format("weights of 8 bits that become floats when the model is loaded: {}",
+                                          count_with_noun(count, "node"))});
 }
 
 bool changes_recurrent(const Prepared& prepared, const QuantConfig& config) {
@@ -304,9 +305,9 @@ std::vector<std::string> finish_integers(const Prepared& prepared, const Quantiz
   if (options.config.quant_format == QuantFormat::qoperator) {
     const auto made = quantization::to_qoperators(quantized);
     notes.push_back(
-        fmt::format("operators on integers: {}; between QuantizeLinear and DequantizeLinear, since there is no such "
+        fmt::format("{}operators on integers: {}; between QuantizeLinear and DequantizeLinear, since there is no such "
                     "operator: {}",
-                    made.nodes, made.left));
+                    config::kGraphNote, made.nodes, made.left));
   }
   const bool is_ort_cpu = config::target(options.config).is_ort_cpu;
   graph::deduplicate_constants(quantized, prepared.shapes_stored_once, is_ort_cpu);

@@ -382,9 +382,8 @@ LeftProducts left_products(const Prepared& prepared, const quantization::Placeme
 
 // What the other choice would give: in figures where it is much.
 std::string note_of(const LeftProducts& left, const Decision& decision, const QuantizeOptions& options) {
-  const auto head =
-      fmt::format("left in float: {} of {}, which this machine runs faster so, with the conversions counted",
-                  left.count, count_with_noun(left.of, "product"));
+  const auto head = fmt::format("{} of {} left in float: this machine runs {} faster that way, conversions included",
+                                left.count, count_with_noun(left.of, "product"), left.count == 1 ? "it" : "them");
   if (config::tries_stored_weights(options)) return fmt::format("{}{}", head, kWeightsOf8Bits);
   if (left.saved * 40 <= left.size * 3)  // of a tenth of the bytes three quarters
     return fmt::format("{}; --optimize-for size quantizes them all the same, which saves about {}", head,

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "config/presets.h"
+#include "config/results.h"
 #include "config/targets.h"
 #include "graph/rewrites/product_forms.h"
 #include "graph/rewrites/unfold.h"
@@ -22,8 +24,8 @@ namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
-void append(std::vector<std::string>& all, graph::Notes more) {
-  for (auto& line : more) all.push_back(std::move(line));
+void append(std::vector<std::string>& all, graph::Notes of_rewrite) {
+  std::ranges::move(config::graph_notes(std::move(of_rewrite)), std::back_inserter(all));
 }
 
 void note_carried_parts(const onnx::Model& model, std::vector<std::string>& notes) {
@@ -173,8 +175,8 @@ bool compute_constants(Prepared& prepared, const QuantConfig& config, const exec
                          ? compute(prepared, graph::constant_nodes(model, prepared.types), runtime)
                          : compute_static(prepared, runtime);
   if (count > 0)
-    prepared.notes.push_back(
-        fmt::format("computed and replaced by their results: {}", count_with_noun(count, "constant node")));
+    append(prepared.notes,
+           {fmt::format("computed and replaced by their results: {}", count_with_noun(count, "constant node"))});
   return count > 0;
 }
 
@@ -370,8 +372,10 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
   if (fuses_for_runtime) fuse_for_runtime(prepared, gates, file_store(work_dir, "folded"));
   graph::add_initializers(model, types);
   find_infinite(prepared, config);
-  if (config.activations == Activations::fixed) append(notes, leave_scans_of_unknown_rank(prepared));
-  append(notes, decision_notes(model, graph::find_decisions(model, types, graph::DecisionKind::all)));
+  if (config.activations == Activations::fixed)
+    std::ranges::move(leave_scans_of_unknown_rank(prepared), std::back_inserter(notes));
+  std::ranges::move(decision_notes(model, graph::find_decisions(model, types, graph::DecisionKind::all)),
+                    std::back_inserter(notes));
   if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
   if (gates && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = quantization::all_gates(model, graph::Index(model));
