@@ -70,34 +70,6 @@ void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store)
   append(notes, graph::fold_before_products(model, types, store));
 }
 
-// Between 16 bits the HTP leaves PRelu to the CPU: it is relu(x) + slope * (x - relu(x)) there.
-graph::Notes part_prelus(onnx::Model& model, const graph::ValueTypes& types) {
-  graph::Index index(model);
-  std::vector<onnx::Node> all;
-  std::size_t count = 0;
-  for (auto& node : model.graph.nodes) {
-    const auto& x = node.inputs().empty() ? std::string() : node.inputs()[0];
-    if (!node.is("PRelu") || graph::type_of(model, types, x) != onnx::DataType::float32) {
-      all.push_back(std::move(node));
-      continue;
-    }
-    const auto add = [&](const char* type, std::vector<std::string> inputs, std::string output) {
-      auto& made =
-          all.emplace_back(type, index.fresh_name(node.id() + "_" + type), std::move(inputs), std::vector{output});
-      made.set_body(node.body());
-      return output;
-    };
-    const auto positive = add("Relu", {x}, index.fresh_name(x + "_positive"));
-    const auto negative = add("Sub", {x, positive}, index.fresh_name(x + "_negative"));
-    const auto scaled = add("Mul", {negative, node.inputs()[1]}, index.fresh_name(x + "_scaled"));
-    add("Add", {positive, scaled}, node.outputs()[0]);
-    ++count;
-  }
-  model.graph.nodes = std::move(all);
-  if (count == 0) return {};
-  return {count_with_noun(count, "PRelu") + " became Relu, Sub, Mul and Add, which the HTP computes with 16 bits"};
-}
-
 graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
                                 const fs::path& work_dir) {
   const auto& target = config::target(config);
@@ -111,7 +83,7 @@ graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& typ
   if (target.all_operators) append(notes, graph::remove_neutral_arithmetic(model, types));
   if (!target.htp_rewrites) return notes;
   append(notes, graph::compose_gelus(model, types));
-  if (quantization::is_16_bit(config.activation_type)) append(notes, part_prelus(model, types));
+  if (quantization::is_16_bit(config.activation_type)) append(notes, graph::part_prelus(model, types));
   append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
   append(notes, graph::rewrite_for_htp(model, types, file_store(work_dir, "form")));
   return notes;
