@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/operators.h"
 #include "graph/traits.h"
 
 namespace detent::graph {
@@ -218,9 +219,7 @@ Notes finished(onnx::Model& model, std::size_t count, std::string line) {
 
 namespace {
 
-bool takes_parts(const onnx::Node& node) {
-  return node.is("Split") || node.is("Slice") || node.is("Gather") || node.is("GatherElements");
-}
+bool takes_parts(const onnx::Node& node) { return is_on(node, List::takes_parts); }
 
 bool moves(const onnx::Node& node) {
   return takes_parts(node) || node.is("Concat") || node.is("Cast") || has_trait(node, Trait::rearranges);

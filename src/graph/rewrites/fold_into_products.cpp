@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 
@@ -425,13 +426,13 @@ std::vector<float> inverses(const std::vector<float>& factors) {
 // What a normalization multiplies its result by, and adds to it.
 std::vector<std::string> gains_of(const Index& index, const onnx::Node& node, const std::string& value) {
   const auto& inputs = node.inputs();
-  const auto& type = node.op_type();
   if (node.outputs()[0] != value || inputs.size() < 2) return {};
-  if (type == "RMSNormalization" || type == "SimplifiedLayerNormalization") return {inputs[1]};
-  if (type == "SkipSimplifiedLayerNormalization" && inputs.size() > 2) return {inputs[2]};
   if (node.is("Mul")) return {inputs[index.initializer(inputs[0]) == kNone ? 1 : 0]};
-  if (!node.is("LayerNormalization")) return {};
-  return inputs.size() > 2 && !inputs[2].empty() ? std::vector{inputs[1], inputs[2]} : std::vector{inputs[1]};
+  const auto& norm = operator_of(node).norm;
+  const bool joins_with_beta = norm.bias != 0 && norm.beta != 0;
+  if (norm.gain == 0 || norm.gain >= inputs.size() || joins_with_beta) return {};
+  const bool has_beta = norm.beta != 0 && norm.beta < inputs.size() && !inputs[norm.beta].empty();
+  return has_beta ? std::vector{inputs[norm.gain], inputs[norm.beta]} : std::vector{inputs[norm.gain]};
 }
 
 class Scaler : Rewriter {

@@ -244,7 +244,7 @@ bool is_of_channels(const onnx::Tensor& tensor, const Product& product, std::siz
   return tensor.dims[axis] == tensor.count();
 }
 
-bool works_by_element(const Node& node) { return node.is("Relu") || node.is("LeakyRelu") || node.is("Clip"); }
+bool works_by_element(const Node& node) { return has_trait(node, Trait::clips) || node.is("LeakyRelu"); }
 
 // The nodes behind the product that can be had once for each part.
 void follow(const onnx::Model& model, const Index& index, Product& product) {

@@ -21,6 +21,7 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/tensor.h"
 
@@ -46,24 +47,6 @@ namespace {
 using onnx::Node;
 
 constexpr std::uint64_t kSeedOfStream = 0;
-
-// Inputs of a normalization.
-struct Norm {
-  std::size_t gain = 0, beta = 0;  // beta: 0: it has none
-  std::size_t bias = 0;            // added to the stream before; 0: none
-  bool joins = false;              // adds two values of the stream
-};
-
-std::optional<Norm> norm_of(const Node& node) {
-  const auto& type = node.op_type();
-  if (node.domain() == "com.microsoft") {
-    if (type == "SkipSimplifiedLayerNormalization") return Norm{2, 0, 3, true};
-    if (type == "SkipLayerNormalization") return Norm{2, 3, 4, true};
-  }
-  if (type == "SimplifiedLayerNormalization" || type == "RMSNormalization") return Norm{1, 0, 0, false};
-  if (node.is("LayerNormalization")) return Norm{1, 2, 0, false};
-  return std::nullopt;
-}
 
 // One of the model's constants: what it becomes.
 struct RotatedWeight {
@@ -146,7 +129,7 @@ class Stream {
   void step(const Node& node) {
     const auto& inputs = node.inputs();
     const bool reads = std::any_of(inputs.begin(), inputs.end(), [&](const auto& v) { return in_stream(v); });
-    if (const auto norm = reads ? norm_of(node) : std::nullopt) return normalize(node, *norm);
+    if (const auto& norm = operator_of(node).norm; reads && norm.gain != 0) return normalize(node, norm);
     if (reads && node.is("Add")) {
       for (const std::size_t at : {0, 1}) {
         if (!in_stream(inputs[at])) follow_writer(node, inputs[at]);
@@ -161,14 +144,14 @@ class Stream {
     }
   }
 
-  void normalize(const Node& node, const Norm& norm) {
+  void normalize(const Node& node, const NormInputs& norm) {
     const auto axis = node.int_or("axis", -1);
     const auto& outputs = node.outputs();
     if (axis != -1 && axis != 2) throw unfit(node, "it is along another axis than the last");
     for (std::size_t at = 1; at < outputs.size() && at < 3; ++at) {
       if (!outputs[at].empty() && !index_.consumers(outputs[at]).empty()) throw unfit(node, "its statistics are read");
     }
-    for (std::size_t at = 0; at < (norm.joins ? 2U : 1U); ++at) {
+    for (std::size_t at = 0; at < (norm.bias != 0 ? 2U : 1U); ++at) {
       if (!in_stream(input(node, at))) follow_writer(node, input(node, at));
     }
     if (!is_width(float32_constant(model_, index_, node, norm.gain)))
@@ -180,7 +163,7 @@ class Stream {
     if (norm.bias != 0 && !input(node, norm.bias).empty()) add_vector(node, input(node, norm.bias));
     norms_.emplace_back(static_cast<std::size_t>(&node - model_.graph.nodes.data()), norm);
     gains_[outputs[0]] = input(node, norm.gain);
-    if (norm.joins && outputs.size() > 3 && !outputs[3].empty()) stream_.insert(outputs[3]);
+    if (norm.bias != 0 && outputs.size() > 3 && !outputs[3].empty()) stream_.insert(outputs[3]);
   }
 
   void read(const Node& node, const std::string& gain) {
@@ -306,7 +289,7 @@ class Stream {
   }
 
   // Its gain is in the products now.
-  void rotate_norm(Node& node, const Norm& norm, const OrthogonalRotation& mix) {
+  void rotate_norm(Node& node, const NormInputs& norm, const OrthogonalRotation& mix) {
     const auto gain = floats_of(initializer(input(node, norm.gain)));
     const auto dims = initializer(input(node, norm.gain)).dims;
     if (norm.beta != 0 && !input(node, norm.beta).empty()) {
@@ -343,7 +326,7 @@ class Stream {
   std::map<std::string, std::string> gains_;  // of normalized values
   std::map<std::string, RotatedWeight> weights_;
   std::set<std::string> vectors_;
-  std::vector<std::pair<std::size_t, Norm>> norms_;
+  std::vector<std::pair<std::size_t, NormInputs>> norms_;
   std::optional<Tied> tied_;
   std::optional<onnx::Tensor> table_;
   std::size_t files_ = 0;

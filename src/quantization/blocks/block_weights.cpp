@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "detent/config.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/patterns.h"
 #include "graph/traits.h"
 #include "onnx/model.h"
@@ -606,16 +607,9 @@ struct NormInputs {
 };
 
 std::optional<NormInputs> norm_inputs(const Node& node) {
-  const auto& type = node.op_type();
-  if (node.domain().empty()) {
-    if (type == "LayerNormalization") return NormInputs{1, 2};
-    if (type == "SimplifiedLayerNormalization" || type == "RMSNormalization") return NormInputs{1, graph::kNone};
-  } else if (node.domain() == "com.microsoft") {
-    if (type == "SkipLayerNormalization") return NormInputs{2, 3};
-    if (type == "SkipSimplifiedLayerNormalization") return NormInputs{2, graph::kNone};
-    if (type == "SimplifiedLayerNormalization") return NormInputs{1, graph::kNone};
-  }
-  return std::nullopt;
+  const auto& norm = graph::operator_of(node).norm;
+  if (norm.gain == 0) return std::nullopt;
+  return NormInputs{norm.gain, norm.beta == 0 ? graph::kNone : norm.beta};
 }
 
 class Folds {

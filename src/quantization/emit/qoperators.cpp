@@ -1,5 +1,3 @@
-#include "quantization/emit/qoperators.h"
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -8,8 +6,10 @@
 #include <vector>
 
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
+#include "quantization/emit/integer_operators.h"
 #include "quantization/weight_operators.h"
 
 namespace detent::quantization {
@@ -26,40 +26,8 @@ struct Integers {
   std::string values, scale, zero_point;
 };
 
-// How the inputs of an integer operator follow one another.
-enum class Shape {
-  product,  // each input, then scale and zero point of the result, then the bias
-  gemm,     // each input, the bias, then the result
-  plain,    // each input, then the result
-  concat,   // the result, then each input
-  where,    // the condition, each other input, then the result
-};
-
-struct Row {
-  std::string_view type, integer_type;
-  Shape shape;
-  bool contrib = true;
-};
-
-constexpr Row kRows[] = {
-    {"Conv", "QLinearConv", Shape::product, false},
-    {"MatMul", "QLinearMatMul", Shape::product, false},
-    {"Gemm", "QGemm", Shape::gemm},
-    {"Add", "QLinearAdd", Shape::plain},
-    {"Mul", "QLinearMul", Shape::plain},
-    {"Sigmoid", "QLinearSigmoid", Shape::plain},
-    {"LeakyRelu", "QLinearLeakyRelu", Shape::plain},
-    {"Softmax", "QLinearSoftmax", Shape::plain},
-    {"AveragePool", "QLinearAveragePool", Shape::plain},
-    {"GlobalAveragePool", "QLinearGlobalAveragePool", Shape::plain},
-    {"Concat", "QLinearConcat", Shape::concat},
-    {"Where", "QLinearWhere", Shape::where},
-};
-
-// These read one value and hand on its integers.
-constexpr std::string_view kMoving[] = {"MaxPool", "Reshape", "Transpose", "Squeeze",      "Unsqueeze",
-                                        "Flatten", "Slice",   "Gather",    "DepthToSpace", "SpaceToDepth",
-                                        "Split",   "Expand",  "Identity"};
+using Row = graph::IntegerForm;
+using Shape = graph::IntegerInputs;
 
 class Rewriter {
  public:
@@ -137,14 +105,11 @@ class Rewriter {
 
   bool rewrite(std::size_t n) {
     const Node node = model_.graph.nodes[n];
-    if (!node.domain().empty()) return false;
-    const auto row =
-        std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.type == node.op_type(); });
-    if (row != std::end(kRows)) return to_integer_operator(n, node, *row);
-    const bool moves = std::find(std::begin(kMoving), std::end(kMoving), node.op_type()) != std::end(kMoving);
+    const auto& row = graph::operator_of(node).integers;
+    if (row.inputs == Shape::none) return false;
+    if (row.inputs != Shape::handed_on) return to_integer_operator(n, node, row);
     constexpr std::int64_t kOpsetOfIntegerMaxPool = 12;
-    if (node.is("MaxPool") && model_.opset() < kOpsetOfIntegerMaxPool) return false;
-    return moves && move(n, node);
+    return !(node.is("MaxPool") && model_.opset() < kOpsetOfIntegerMaxPool) && move(n, node);
   }
 
   bool to_integer_operator(std::size_t n, const Node& node, const Row& row) {
@@ -162,9 +127,9 @@ class Rewriter {
       result.values = before;
     }
     auto attributes = node.attributes();
-    if (row.type == "Gemm") std::erase_if(attributes, [](const Attribute& a) { return a.name() == "beta"; });
-    if (row.type == "Softmax") attributes.push_back(Attribute::of_int("opset", model_.opset()));
-    Node made(std::string(row.integer_type), node.name(), inputs_of(node, row, result), {result.values},
+    if (row.inputs == Shape::gemm) std::erase_if(attributes, [](const Attribute& a) { return a.name() == "beta"; });
+    if (node.is("Softmax")) attributes.push_back(Attribute::of_int("opset", model_.opset()));
+    Node made(std::string(row.operation.type), node.name(), inputs_of(node, row, result), {result.values},
               std::move(attributes), row.contrib ? kMicrosoftDomain : "");
     made.set_body(node.body());
     model_.graph.nodes[n] = std::move(made);
@@ -179,33 +144,33 @@ class Rewriter {
   // ones with signed ones; all other operators read one type.
   bool has_kernel(const Node& node, const Row& row, DataType result) const {
     const bool multiplies = has_bias(row);
-    for (std::size_t i = row.shape == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
+    for (std::size_t i = row.inputs == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
       if (multiplies && (i == 2 || (i == 1 && result == DataType::uint8))) continue;
       if (type_of(read(node.inputs()[i]).value()) != result) return false;
     }
     return true;
   }
 
-  static bool has_bias(const Row& row) { return row.shape == Shape::product || row.shape == Shape::gemm; }
+  static bool has_bias(const Row& row) { return row.inputs == Shape::product || row.inputs == Shape::gemm; }
 
   // Whether all inputs are integers, and what the operator computes with them is the same.
   bool reads_what_it_needs(const Node& node, const Row& row) const {
-    for (std::size_t i = row.shape == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
+    for (std::size_t i = row.inputs == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
       const bool bias = has_bias(row) && i == 2;
       if (!read(node.inputs()[i], bias) && !(bias && node.inputs()[i].empty())) return false;
     }
     // The bias of a QGemm has a scale with alpha in it.
-    const bool scaled_bias = row.shape == Shape::gemm && node.float_or("alpha", 1) != 1 && node.inputs().size() > 2;
-    return !scaled_bias && reason_against_exchange(node, row.integer_type).empty();
+    const bool scaled_bias = row.inputs == Shape::gemm && node.float_or("alpha", 1) != 1 && node.inputs().size() > 2;
+    return !scaled_bias && reason_against_exchange(node, row.operation.type).empty();
   }
 
   std::vector<std::string> inputs_of(const Node& node, const Row& row, const Integers& result) const {
     std::vector<std::string> inputs;
     const std::vector<std::string> parameters{result.scale, result.zero_point};
     std::string bias;
-    if (row.shape == Shape::concat) inputs = parameters;
+    if (row.inputs == Shape::concat) inputs = parameters;
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-      if (row.shape == Shape::where && i == 0) {
+      if (row.inputs == Shape::where && i == 0) {
         inputs.push_back(node.inputs()[0]);
       } else if (has_bias(row) && i == 2) {
         if (const auto found = read(node.inputs()[2], true)) bias = found->values;
@@ -214,9 +179,9 @@ class Rewriter {
         inputs.insert(inputs.end(), {found.values, found.scale, found.zero_point});
       }
     }
-    if (row.shape == Shape::gemm) inputs.push_back(bias);
-    if (row.shape != Shape::concat) inputs.insert(inputs.end(), parameters.begin(), parameters.end());
-    if (row.shape == Shape::product && !bias.empty()) inputs.push_back(bias);
+    if (row.inputs == Shape::gemm) inputs.push_back(bias);
+    if (row.inputs != Shape::concat) inputs.insert(inputs.end(), parameters.begin(), parameters.end());
+    if (row.inputs == Shape::product && !bias.empty()) inputs.push_back(bias);
     return inputs;
   }
 
