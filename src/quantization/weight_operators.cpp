@@ -122,7 +122,7 @@ std::vector<bool> selection(const onnx::Model& model, const QuantConfig& config)
 // What the integer forms of a node do not do.
 std::string reason_against(const Node& node) {
   if (node.is("Gemm")) return reason_against_gemm(node);
-  if (node.is("Gather") && node.int_or("axis", 0) != 0) return "it does not look up rows";
+  if (graph::has_trait(node, graph::Trait::looks_up) && node.int_or("axis", 0) != 0) return "it does not look up rows";
   const auto exchanged_for = weight_operator(node)->exchange.type;
   return exchanged_for.empty() ? std::string() : reason_against_exchange(node, exchanged_for);
 }
@@ -130,15 +130,16 @@ std::string reason_against(const Node& node) {
 bool has_rank(const WeightOperator& row, std::size_t rank) { return row.rank == 0 ? rank >= 3 : rank == row.rank; }
 
 Granularity granularity_of(const Node& node, const std::vector<std::int64_t>& dims, const QuantConfig& config) {
-  if (node.is("Gather")) return Granularity::along(0);
+  if (graph::has_trait(node, graph::Trait::looks_up)) return Granularity::along(0);
   // [directions, 4 * hidden, inputs]: a scale for each row, or for each direction.
-  if (node.is("LSTM")) return config.per_channel ? Granularity::blocks(2, dims.back()) : Granularity::along(0);
+  if (graph::is_recurrent(node))
+    return config.per_channel ? Granularity::blocks(2, dims.back()) : Granularity::along(0);
   if (!config.per_channel) return Granularity::tensor();
-  return Granularity::along(node.is("Conv") || node.int_or("transB", 0) != 0 ? 0 : 1);
+  return Granularity::along(graph::is_convolution(node) || node.int_or("transB", 0) != 0 ? 0 : 1);
 }
 
 std::optional<Summation> summation(const Node& node, const std::vector<std::int64_t>& dims) {
-  if (node.is("LSTM")) return Summation{static_cast<std::size_t>(dims.back()), 1, 1};
+  if (graph::is_recurrent(node)) return Summation{static_cast<std::size_t>(dims.back()), 1, 1};
   return summation_of(node, dims);
 }
 
@@ -217,7 +218,7 @@ class Placer {
              const auto own = weight_inputs(node).size();
              const auto& inputs = node.inputs();
              const bool is_placed = std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n);
-             return !node.is("Gather") &&
+             return !graph::has_trait(node, graph::Trait::looks_up) &&
                     !(is_placed && std::cmp_less_equal(std::count(inputs.begin(), inputs.end(), weight), own));
            });
   }
@@ -263,7 +264,8 @@ class Placer {
                 .granularity = granularity_of(node, weight->dims, config_),
                 .shares = {}};
       const bool paired = config_.weight_range == WeightRange::pairs && config_.weight_type == QuantType::int8;
-      if (const auto sums = summation(node, weight->dims); paired && !node.is("Gather") && sums)
+      if (const auto sums = summation(node, weight->dims);
+          paired && !graph::has_trait(node, graph::Trait::looks_up) && sums)
         mark.paired.push_back(*sums);
       marks.push_back(std::move(mark));
     }
@@ -273,7 +275,7 @@ class Placer {
     if (const auto reason = reason_against(node); !reason.empty()) return leave(node, reason);
     for (const auto& mark : marks) {
       const auto known = known_.find(mark.value);
-      if (node.is("LSTM") && known != known_.end() &&
+      if (graph::is_recurrent(node) && known != known_.end() &&
           placement_.weights.marks[known->second].granularity != mark.granularity)
         return leave(node, "others read its weight in another direction");
     }

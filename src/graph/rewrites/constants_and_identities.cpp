@@ -110,7 +110,8 @@ std::vector<int> weight_makers(const onnx::Model& model, const std::set<std::str
     for (const auto& output : nodes[n].outputs()) {
       for (const int reader : index.consumers(output)) {
         const auto r = static_cast<std::size_t>(reader);
-        const bool is_weight = is_product(nodes[r]) || (nodes[r].is("Gather") && nodes[r].inputs()[0] == output);
+        const bool is_weight =
+            is_product(nodes[r]) || (has_trait(nodes[r], Trait::looks_up) && nodes[r].inputs()[0] == output);
         const bool takes = depends[r] ? is_weight && !turns_matrix(nodes[n]) && !left.contains(output)
                                       : wanted[r] || (turns_matrix(nodes[r]) && !left.contains(output));
         if (takes) wanted[n] = true;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/constants.h"
 #include "graph/index.h"
 #include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
@@ -29,21 +30,17 @@ struct Integers {
 using Row = graph::IntegerForm;
 using Shape = graph::IntegerInputs;
 
-class Rewriter {
+class Writer : graph::Rewriter {
  public:
-  explicit Rewriter(onnx::Model& model) : model_(model), index_(model), gone_(model.graph.nodes.size(), false) {}
+  using Rewriter::Rewriter;
 
   QOperators run() {
-    for (std::size_t n = 0; n < gone_.size(); ++n) {
+    for (std::size_t n = 0; n < removed_.size(); ++n) {
       const Node& node = model_.graph.nodes[n];
       if (graph::is_q_or_dq(node) || !reads_integers(node)) continue;
       ++(rewrite(n) ? found_.nodes : found_.left);
     }
-    std::vector<Node> nodes;
-    for (std::size_t n = 0; n < gone_.size(); ++n) {
-      if (!gone_[n]) nodes.push_back(std::move(model_.graph.nodes[n]));
-    }
-    model_.graph.nodes = std::move(nodes);
+    graph::remove_nodes(model_, removed_);
     drop_unread_dequantizers();
     graph::drop_unused_initializers(model_);
     if (uses_contrib_ && model_.opset(kMicrosoftDomain) == 0) model_.set_opset(kMicrosoftDomain, 1);
@@ -58,11 +55,6 @@ class Rewriter {
   const Node* producer(const std::string& value) const {
     const int at = value.empty() ? graph::kNone : index_.producer(value);
     return at == graph::kNone ? nullptr : &node_at(at);
-  }
-
-  const onnx::Tensor* constant(const std::string& name) const {
-    const int at = index_.initializer(name);
-    return at == graph::kNone ? nullptr : &model_.graph.initializers[static_cast<std::size_t>(at)];
   }
 
   // What a node of a pair says, with integers of one of these types.
@@ -84,23 +76,20 @@ class Rewriter {
 
   // The QuantizeLinear that is all that reads the value, or kNone.
   int quantizer(const std::string& value) const {
-    const auto readers = index_.consumers(value);
-    if (readers.size() != 1 || index_.is_output(value) || index_.is_captured(value)) return graph::kNone;
-    const auto& node = node_at(readers.front());
+    const int reader = only_reader(value);
+    if (reader == graph::kNone) return graph::kNone;
+    const auto& node = node_at(reader);
     const bool fits = graph::is_quantize_linear(node) && node.inputs()[0] == value &&
                       pair_of(node, node.outputs()[0], false).has_value();
-    return fits ? readers.front() : graph::kNone;
+    return fits ? reader : graph::kNone;
   }
-
-  const Node& node_at(int at) const { return model_.graph.nodes[static_cast<std::size_t>(at)]; }
 
   // A Relu that is all that reads the value, or kNone.
   int relu_behind(const std::string& value) const {
     constexpr std::int64_t kOpsetOfIntegerClip = 12;
-    const auto readers = index_.consumers(value);
-    if (readers.size() != 1 || index_.is_output(value) || index_.is_captured(value)) return graph::kNone;
-    return node_at(readers.front()).is("Relu") && model_.opset() >= kOpsetOfIntegerClip ? readers.front()
-                                                                                        : graph::kNone;
+    const int reader = only_reader(value);
+    const bool fits = reader != graph::kNone && node_at(reader).is("Relu") && model_.opset() >= kOpsetOfIntegerClip;
+    return fits ? reader : graph::kNone;
   }
 
   bool rewrite(std::size_t n) {
@@ -122,7 +111,7 @@ class Rewriter {
     if (relu != graph::kNone) {
       // On integers: nothing below the zero point.
       auto& clip = model_.graph.nodes[static_cast<std::size_t>(relu)];
-      const auto before = index_.fresh_name(result.values + "_before_Relu");
+      const auto before = fresh(result.values + "_before_Relu");
       clip = Node("Clip", clip.name(), {before, result.zero_point}, {result.values});
       result.values = before;
     }
@@ -134,7 +123,7 @@ class Rewriter {
     made.set_body(node.body());
     model_.graph.nodes[n] = std::move(made);
     uses_contrib_ = uses_contrib_ || row.contrib;
-    gone_[static_cast<std::size_t>(at)] = true;
+    remove(at);
     return true;
   }
 
@@ -201,7 +190,7 @@ class Rewriter {
     for (std::size_t o = 0; o < quantizers.size(); ++o) {
       const auto at = static_cast<std::size_t>(quantizers[o]);
       moved.set_output(o, model_.graph.nodes[at].outputs()[0]);
-      gone_[at] = true;
+      removed_[at] = true;
     }
     return true;
   }
@@ -222,15 +211,12 @@ class Rewriter {
     });
   }
 
-  onnx::Model& model_;
-  graph::Index index_;
-  std::vector<bool> gone_;
   bool uses_contrib_ = false;
   QOperators found_;
 };
 
 }  // namespace
 
-QOperators to_qoperators(onnx::Model& model) { return Rewriter(model).run(); }
+QOperators to_qoperators(onnx::Model& model) { return Writer(model).run(); }
 
 }  // namespace detent::quantization
