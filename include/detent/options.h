@@ -55,6 +55,8 @@ struct Options {
   /// The name of the format that the options below make, as options_of_format() sets them; empty: they speak for
   /// themselves.
   std::string format = {};
+  /// Passes that prepare the float model and are left out, by their names: to find the one that does harm.
+  std::vector<std::string> skip_passes = {};
   /// Several results of one model, by the names that transformers.js has for them: fp32, fp16, q8, int8, uint8, q4,
   /// q4f16. Each is what it is with options of its own (docs/language-models.md); the output is then a new folder, also
   /// of a file, and samples go through the model once.

@@ -412,6 +412,8 @@ class Config(Options):
         finetune: fine-tuning of weights, by class or by name
         threads: threads of the runtime (default: one per core)
         workers: samples run at a time, sharing one copy of the weights (default: 1)
+        skip_passes: leave out passes that prepare the float model, to find the one that does harm; an unknown name lists
+            them (default: none)
         resources: memory and disk that the run may take
         device: where calibration and fine-tuning compute, by class or as in "cuda:0"
         bench: time the float and the quantized model at the end, alternating; leave it out if False
@@ -475,6 +477,7 @@ class Config(Options):
     finetune: Finetune | RoundingName | None = None
     threads: int | None = None
     workers: int | None = None
+    skip_passes: Sequence[str] | None = None
     resources: Resources | None = None
     device: Device | str | None = None
     bench: bool | None = None

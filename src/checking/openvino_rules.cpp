@@ -1,10 +1,10 @@
 #include "checking/openvino_rules.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "graph/constants.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 
 namespace detent::checking {
@@ -58,22 +58,8 @@ bool takes_along(const onnx::Node& product, const onnx::Node& node, const graph:
                      [&](const auto& value) { return index.initializer(value) != kNone; });
 }
 
-template <std::size_t N>
-bool is_one_of(const onnx::Node& node, const std::array<std::string_view, N>& types) {
-  return std::find(types.begin(), types.end(), node.op_type()) != types.end();
-}
-
 // The scale moves behind all that only move values, and behind what picks them.
-bool moves_values(const onnx::Node& node) {
-  constexpr std::array<std::string_view, 6> kTypes{"Flatten", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
-  return is_one_of(node, kTypes);
-}
-
-bool picks_values(const onnx::Node& node) {
-  constexpr std::array<std::string_view, 6> kTypes{"Expand",    "GlobalMaxPool", "MaxPool",
-                                                   "ReduceMax", "ReduceMin",     "Tile"};
-  return is_one_of(node, kTypes);
-}
+bool moves_values(const onnx::Node& node) { return graph::is_on(node, graph::List::openvino_moves); }
 
 // QuantizeLinear moves in front of a Transpose, and then of all that move values before that.
 bool moves_integers(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
@@ -88,10 +74,9 @@ bool moves_integers(const onnx::Model& model, const graph::Index& index, const o
   return false;
 }
 
-// What one kernel computes in a row. These few have kernels of their own.
+// What one kernel computes in a row.
 bool is_element_wise(const onnx::Node& node) {
-  constexpr std::array<std::string_view, 6> kOthers{"Cast", "HardSigmoid", "Log", "Neg", "Selu", "Softsign"};
-  return graph::has_trait(node, graph::Trait::element_wise) && !is_one_of(node, kOthers);
+  return graph::has_trait(node, graph::Trait::element_wise) && !graph::is_on(node, graph::List::openvino_own);
 }
 
 bool interpolates(const onnx::Node& node) {
@@ -100,12 +85,6 @@ bool interpolates(const onnx::Node& node) {
 }
 
 bool is_activation(const Form& form) { return has_8_bits(form) && !form.is_constant; }
-
-// Products take these along.
-bool follows_products(const onnx::Node& node) {
-  constexpr std::array<std::string_view, 4> kTypes{"Add", "Relu", "Clip", "Sigmoid"};
-  return is_one_of(node, kTypes);
-}
 
 std::size_t activations_of(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
   std::size_t count = 0;
@@ -255,10 +234,13 @@ int node_fused_into(const onnx::Model& model, const graph::Index& index, const o
   if (moves_values(node) && !node.inputs().empty()) {
     if (moves_integers(model, index, node)) return kNone;
     const int maker = only_read_maker(model, index, node.inputs().front(), false);
-    return maker != kNone && (moves_values(at(model, maker)) || picks_values(at(model, maker))) ? maker : kNone;
+    return maker != kNone &&
+                   (moves_values(at(model, maker)) || graph::is_on(at(model, maker), graph::List::openvino_picks))
+               ? maker
+               : kNone;
   }
   if (!is_element_wise(node) || (static_shapes && begins_with_product(model, index, node))) return kNone;
-  const int product = follows_products(node) ? product_of(model, index, node) : kNone;
+  const int product = graph::is_on(node, graph::List::openvino_along) ? product_of(model, index, node) : kNone;
   return product != kNone ? product : element_wise_before(model, index, node, static_shapes);
 }
 
@@ -307,14 +289,13 @@ class Rows {
     return readers.size() == 1 && !index_.is_output(value) ? readers.front() : kNone;
   }
 
-  static bool vanishes(const onnx::Node& node) { return node.is("Relu") || node.is("Clip") || node.is("Identity"); }
+  static bool vanishes(const onnx::Node& node) {
+    return graph::has_trait(node, graph::Trait::clips) || node.is("Identity");
+  }
 
   static bool stands_between(const onnx::Node& node) {
-    constexpr std::array<std::string_view, 8> kAlone{"Celu", "HardSigmoid", "LeakyRelu", "Log",
-                                                     "Selu", "Softplus",    "Swish",     "ThresholdedRelu"};
     if (graph::is_q_or_dq(node) || node.is("Identity")) return true;
-    return graph::has_trait(node, graph::Trait::element_wise) &&
-           std::find(kAlone.begin(), kAlone.end(), node.op_type()) == kAlone.end();
+    return graph::has_trait(node, graph::Trait::element_wise) && !graph::is_on(node, graph::List::openvino_alone);
   }
 
   bool adds_a_bias(const onnx::Node& product) const {

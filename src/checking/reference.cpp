@@ -1,7 +1,6 @@
 #include "checking/reference.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/model.h"
@@ -97,71 +97,6 @@ namespace {
 using onnx::DataType;
 using onnx::Node;
 
-// Operators that ONNX Runtime's CPU has float64 kernels for.
-constexpr std::array<std::string_view, 59> kInDouble{"Abs",
-                                                     "Add",
-                                                     "Ceil",
-                                                     "Clip",
-                                                     "Concat",
-                                                     "Cos",
-                                                     "DepthToSpace",
-                                                     "Div",
-                                                     "Equal",
-                                                     "Exp",
-                                                     "Expand",
-                                                     "Flatten",
-                                                     "Floor",
-                                                     "Gather",
-                                                     "GatherElements",
-                                                     "GatherND",
-                                                     "Gemm",
-                                                     "Greater",
-                                                     "Identity",
-                                                     "LayerNormalization",
-                                                     "Less",
-                                                     "Log",
-                                                     "LogSoftmax",
-                                                     "MatMul",
-                                                     "Max",
-                                                     "MaxPool",
-                                                     "Min",
-                                                     "Mul",
-                                                     "Neg",
-                                                     "PRelu",
-                                                     "Pad",
-                                                     "Pow",
-                                                     "Reciprocal",
-                                                     "ReduceMax",
-                                                     "ReduceMean",
-                                                     "ReduceMin",
-                                                     "ReduceProd",
-                                                     "ReduceSum",
-                                                     "ReduceSumSquare",
-                                                     "Relu",
-                                                     "Reshape",
-                                                     "Round",
-                                                     "Shape",
-                                                     "Sigmoid",
-                                                     "Sign",
-                                                     "Sin",
-                                                     "Slice",
-                                                     "Softmax",
-                                                     "SpaceToDepth",
-                                                     "Split",
-                                                     "Sqrt",
-                                                     "Squeeze",
-                                                     "Sub",
-                                                     "Sum",
-                                                     "Tanh",
-                                                     "Tile",
-                                                     "Transpose",
-                                                     "Unsqueeze",
-                                                     "Where"};
-
-bool has_double_kernel(const Node& node) {
-  return node.domain().empty() && std::binary_search(kInDouble.begin(), kInDouble.end(), node.op_type());
-}
-
 struct Limits {
   double low = 0, high = 0;
 };
@@ -188,7 +123,7 @@ class Rewrite {
       if (is_pair(node, "DequantizeLinear") && read_integers(node)) continue;
       if (is_pair(node, "QuantizeLinear") && add_quantize_linear(node)) continue;
       if (add_product(g_, node) || add_pool(g_, node) || add_piecewise(g_, node)) continue;
-      if (has_double_kernel(node) && in_double(node)) continue;
+      if (graph::is_on(node, graph::List::in_double) && in_double(node)) continue;
       copy_in_float32(node);
     }
     return {g_.finish(), inexact_.empty(), inexact_};
@@ -497,7 +432,7 @@ bool add_piecewise(ReferenceGraph& g, const Node& node) {
 }
 
 bool add_pool(ReferenceGraph& g, const Node& node) {
-  if (!node.is("AveragePool") && !node.is("GlobalAveragePool")) return false;
+  if (!graph::is_on(node, graph::List::averages)) return false;
   const auto &x = node.inputs()[0], &out = node.outputs()[0];
   const auto* of_x = g.integers(x);
   if (of_x == nullptr || !of_x->is_one_scale() || of_x->type == DataType::int32) return false;

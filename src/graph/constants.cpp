@@ -1,10 +1,13 @@
 #include "graph/constants.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "graph/operators.h"
 #include "graph/traits.h"
 
 namespace detent::graph {
@@ -136,11 +139,87 @@ void remove_nodes(onnx::Model& model, const std::vector<bool>& removed) {
   model.graph.nodes = std::move(kept);
 }
 
+const Store& in_memory() {
+  static const Store kStore = [](std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); };
+  return kStore;
+}
+
+const ValueTypes& Rewriter::no_types() {
+  static const ValueTypes kNoTypes;
+  return kNoTypes;
+}
+
+const onnx::Tensor* Rewriter::constant(const std::string& name) const {
+  const int at = index_.initializer(name);
+  return at == kNone ? nullptr : &model_.graph.initializers[static_cast<std::size_t>(at)];
+}
+
+const onnx::Tensor* Rewriter::constant(const onnx::Node& node, std::size_t input) const {
+  return input < node.inputs().size() ? constant(node.inputs()[input]) : nullptr;
+}
+
+const onnx::Tensor* Rewriter::floats(const onnx::Node& node, std::size_t input) const {
+  return float32_constant(model_, index_, node, input);
+}
+
+bool Rewriter::is_float32(const std::string& value) const {
+  const auto found = types_.find(value);
+  return found != types_.end() && found->second.type == onnx::DataType::float32;
+}
+
+std::string Rewriter::add(const std::string& wanted, std::vector<std::int64_t> dims, const std::vector<float>& values) {
+  added_.push_back(stored_floats(fresh(wanted), std::move(dims), values, store_));
+  return added_.back().name;
+}
+
+std::string Rewriter::add_ints(const std::string& wanted, const std::vector<std::int64_t>& values) {
+  added_.push_back(onnx::make_tensor<std::int64_t>(fresh(wanted), onnx::DataType::int64,
+                                                   {static_cast<std::int64_t>(values.size())}, values));
+  return added_.back().name;
+}
+
+std::string Rewriter::add(const onnx::Node& beside, const std::string& type, const std::string& name,
+                          std::vector<std::string> inputs, const std::string& output,
+                          std::vector<onnx::Attribute> attributes) {
+  nodes_.emplace_back(type, name, std::move(inputs), std::vector{output}, std::move(attributes));
+  nodes_.back().set_body(beside.body());
+  return output;
+}
+
+std::string Rewriter::put(const onnx::Node& beside, const std::string& type, std::vector<std::string> inputs,
+                          std::vector<onnx::Attribute> attributes) {
+  const auto name = fresh(beside.id() + "_" + type);
+  return add(beside, type, name, std::move(inputs), fresh(name + "_result"), std::move(attributes));
+}
+
+void Rewriter::exchange(onnx::Node& node, const std::string& type, std::vector<std::string> inputs,
+                        std::vector<onnx::Attribute> attributes, const std::string& domain) {
+  onnx::Node made(type, node.name(), std::move(inputs), {node.outputs().front()}, std::move(attributes), domain);
+  made.set_body(node.body());
+  node = std::move(made);
+}
+
+void Rewriter::move_constants_to_model() {
+  std::move(added_.begin(), added_.end(), std::back_inserter(model_.graph.initializers));
+  added_.clear();
+}
+
+Notes Rewriter::finish(std::size_t count, std::string line) {
+  if (count == 0) return {};
+  if (std::find(removed_.begin(), removed_.end(), true) != removed_.end()) remove_nodes(model_, removed_);
+  move_constants_to_model();
+  return finished(model_, count, std::move(line));
+}
+
+Notes finished(onnx::Model& model, std::size_t count, std::string line) {
+  if (count == 0) return {};
+  drop_unused_initializers(model);
+  return {std::move(line)};
+}
+
 namespace {
 
-bool takes_parts(const onnx::Node& node) {
-  return node.is("Split") || node.is("Slice") || node.is("Gather") || node.is("GatherElements");
-}
+bool takes_parts(const onnx::Node& node) { return is_on(node, List::takes_parts); }
 
 bool moves(const onnx::Node& node) {
   return takes_parts(node) || node.is("Concat") || node.is("Cast") || has_trait(node, Trait::rearranges);

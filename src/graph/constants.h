@@ -65,6 +65,78 @@ std::optional<ScalarStep> scalar_step(const onnx::Model& model, const Index& ind
 /// Removes nodes by position.
 void remove_nodes(onnx::Model& model, const std::vector<bool>& removed);
 
+// A rewrite at work.
+
+/// Keeps what it is given in memory.
+const Store& in_memory();
+
+/// The model with an index of what it was at first, and what is to be added and removed once all of it was looked at.
+/// Rewrites derive from it. All that it is given must outlive it.
+class Rewriter {
+ public:
+  explicit Rewriter(onnx::Model& model, const ValueTypes& types = no_types(), const Store& store = in_memory())
+      : model_(model), types_(types), store_(store), index_(model), removed_(model.graph.nodes.size()) {}
+
+ protected:
+  onnx::Node& node_at(int n) { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
+  const onnx::Node& node_at(int n) const { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
+  void remove(int n) { removed_[static_cast<std::size_t>(n)] = true; }
+  int only_reader(const std::string& value) const { return graph::only_reader(index_, value); }
+  /// Of the node's first result.
+  int only_reader(int n) const { return only_reader(node_at(n).outputs().front()); }
+  /// An initializer; null: the value is none, or the node has no such input.
+  const onnx::Tensor* constant(const std::string& name) const;
+  const onnx::Tensor* constant(const onnx::Node& node, std::size_t input) const;
+  /// The same of float32.
+  const onnx::Tensor* floats(const onnx::Node& node, std::size_t input) const;
+  bool is_float32(const std::string& value) const;
+
+  std::string fresh(const std::string& wanted) { return index_.fresh_name(wanted); }
+  /// Constants that finish() adds, by their names: `wanted`, or one like it.
+  std::string add(const std::string& wanted, std::vector<std::int64_t> dims, const std::vector<float>& values);
+  std::string add_ints(const std::string& wanted, const std::vector<std::int64_t>& values);
+  /// A node at the end of nodes_, in the body of `beside`; its result.
+  std::string add(const onnx::Node& beside, const std::string& type, const std::string& name,
+                  std::vector<std::string> inputs, const std::string& output,
+                  std::vector<onnx::Attribute> attributes = {});
+  /// The same with a name of its own, after `beside` and its type.
+  std::string put(const onnx::Node& beside, const std::string& type, std::vector<std::string> inputs,
+                  std::vector<onnx::Attribute> attributes = {});
+  /// Another node in place of one, with its name, its body and its first result.
+  static void exchange(onnx::Node& node, const std::string& type, std::vector<std::string> inputs,
+                       std::vector<onnx::Attribute> attributes = {}, const std::string& domain = {});
+
+  /// Calls visit(node) for all nodes in their order. What it adds to nodes_ comes before the node, which is gone where
+  /// it returns true.
+  template <class Visit>
+  void rebuild(const Visit& visit) {
+    auto given = std::move(model_.graph.nodes);
+    model_.graph.nodes.clear();
+    for (auto& node : given) {
+      if (!visit(node)) nodes_.push_back(std::move(node));
+    }
+    model_.graph.nodes = std::move(nodes_);
+  }
+  void move_constants_to_model();
+  /// Removes and adds what was noted, and drops initializers that nothing reads any more. Gives back the line for the
+  /// user, where `count` is not 0; where it is, nothing may have been noted.
+  Notes finish(std::size_t count, std::string line);
+
+  onnx::Model& model_;
+  const ValueTypes& types_;
+  const Store& store_;
+  Index index_;
+  std::vector<bool> removed_;        // by node
+  std::vector<onnx::Node> nodes_;    // see rebuild()
+  std::vector<onnx::Tensor> added_;  // see add()
+
+ private:
+  static const ValueTypes& no_types();
+};
+
+/// Drops initializers that nothing reads any more. Gives back the line for the user, where `count` is not 0.
+Notes finished(onnx::Model& model, std::size_t count, std::string line);
+
 // bfloat16 in models that ONNX Runtime's CPU is to tell about, which has no kernels of it.
 
 /// Types of bfloat16 become float16, also in bodies, while the bits of constants stay as they are: a model whose values

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
 
@@ -22,65 +21,13 @@ using onnx::Node;
 
 constexpr std::size_t kFarthest = 256;  // nodes between a size and what it is made from
 
-// Which inputs of an operator say how many elements its results have, bit i: input i; and which of its inputs choose
-// elements of another.
-struct DecidingInputs {
-  std::string_view type;
-  std::uint16_t sizes = 0;
-  std::uint16_t choices = 0;
-  std::string_view domain = {};
-};
-
-constexpr auto kRows = std::to_array<DecidingInputs>({
-    {"AffineGrid", 0b10},
-    {"BlackmanWindow", 0b1},
-    {"CenterCropPad", 0b10},
-    {"Col2Im", 0b110},
-    {"Compress", 0b10},
-    {"ConstantOfShape", 0b1},
-    {"DFT", 0b10},
-    {"Expand", 0b10},
-    {"Gather", 0, 0b10},
-    {"GatherElements", 0, 0b10},
-    {"GatherND", 0, 0b10},
-    {"HammingWindow", 0b1},
-    {"HannWindow", 0b1},
-    {"If", 0b1},
-    {"Loop", 0b11},
-    {"MaxUnpool", 0b100, 0b10},
-    {"MelWeightMatrix", 0b111},
-    {"NonMaxSuppression", 0b11111},
-    {"NonZero", 0b1},
-    {"OneHot", 0b10},
-    {"Pad", 0b10},
-    {"Range", 0b111},
-    {"Reshape", 0b10},
-    {"Resize", 0b1100},
-    {"ScatterElements", 0, 0b10},
-    {"ScatterND", 0, 0b10},
-    {"Slice", 0b11110},
-    {"Split", 0b10},
-    {"Tile", 0b10},
-    {"TopK", 0b10},
-    {"Unique", 0b1},
-    {"Upsample", 0b10},
-});
-
-const DecidingInputs* deciding_inputs(const Node& node) noexcept {
-  static constexpr OperatorTable kTable(kRows);
-  return kTable.find(node);
-}
-
 // What these make changes by leaps where what they read changes a little.
 bool leaps(const Node& node, const std::string& output) {
-  static constexpr std::string_view kTypes[] = {"ArgMax", "ArgMin",         "Ceil",  "Equal", "Floor", "Greater",
-                                                "IsInf",  "GreaterOrEqual", "IsNaN", "Less",  "Round", "LessOrEqual",
-                                                "Sign"};
   if (node.is("TopK")) return node.outputs().size() > 1 && node.outputs()[1] == output;
-  return node.domain().empty() && std::find(std::begin(kTypes), std::end(kTypes), node.op_type()) != std::end(kTypes);
+  return is_on(node, List::leaps);
 }
 
-bool measures_shape(const Node& node) { return node.is("Shape") || node.is("Size"); }
+bool measures_shape(const Node& node) { return is_on(node, List::measures); }
 
 class Finder {
  public:
@@ -162,7 +109,7 @@ class Finder {
   // Whether it makes as many elements as one of these values has.
   static bool takes_size_of(const Node& node, const std::unordered_set<std::string>& values) {
     if (measures_shape(node)) return false;
-    const bool scatters = node.is("ScatterND") || node.is("ScatterElements");
+    const bool scatters = is_on(node, List::scatters);
     const auto& inputs = node.inputs();
     const auto end = scatters && !inputs.empty() ? inputs.begin() + 1 : inputs.end();
     return std::any_of(inputs.begin(), end, [&](const auto& input) { return values.contains(input); });
@@ -196,9 +143,9 @@ class Finder {
 
   // Of the best of many, which ones they are, where others are picked by that.
   void choose(const Node& node) {
-    const auto* rule = deciding_inputs(node);
-    for (std::size_t i = 0; rule != nullptr && i < node.inputs().size() && i < 16; ++i) {
-      if ((rule->choices >> i & 1U) != 0) hold_best(node.inputs()[i], 0);
+    const auto choices = operator_of(node).deciding.choices;
+    for (std::size_t i = 0; i < node.inputs().size() && i < 16; ++i) {
+      if ((choices >> i & 1U) != 0) hold_best(node.inputs()[i], 0);
     }
   }
 
@@ -208,7 +155,7 @@ class Finder {
     if (!sought_.insert(value).second) return;
     const auto& node = model_.graph.nodes[static_cast<std::size_t>(producer)];
     if (node.body() != 0 || has_bodies(node)) return;
-    if (!node.is("TopK") && !node.is("ArgMax") && !node.is("ArgMin")) {
+    if (!is_on(node, List::picks_best)) {
       for (const auto& input : node.inputs()) hold_best(input, far + 1);
       return;
     }
@@ -242,7 +189,7 @@ class Finder {
   bool settle_by(const Node& node, const std::string& value, std::size_t far) {
     if (node.body() != 0) return false;
     // Of values whose sizes are settled where they are made.
-    const bool decides_itself = node.is("NonMaxSuppression") || node.is("NonZero") || node.is("Unique");
+    const bool decides_itself = is_on(node, List::decides_itself);
     if (measures_shape(node) || (decides_itself && !is_float(value))) {
       wanted_.insert(measures_shape(node) ? node.inputs()[0] : value);
       return true;
@@ -293,8 +240,7 @@ bool draws_numbers(const onnx::Model& model) {
 }
 
 bool sets_output_size(const Node& node, std::size_t input) {
-  const auto* rule = deciding_inputs(node);
-  return rule != nullptr && input < 16 && (rule->sizes >> input & 1U) != 0;
+  return input < 16 && (operator_of(node).deciding.sizes >> input & 1U) != 0;
 }
 
 Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, DecisionKind kind) {
@@ -330,7 +276,7 @@ std::vector<bool> from_shapes(const onnx::Model& model, const Index& index) {
   std::vector<bool> flags(model.graph.nodes.size());
   for (std::size_t n = 0; n < flags.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    const bool measures = node.is("Shape") || node.is("Size");
+    const bool measures = measures_shape(node);
     const auto reads = [&](const auto& names) {
       return std::any_of(names.begin(), names.end(), [&](const auto& name) { return varies.contains(name); });
     };

@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/packed_numbers.h"
@@ -188,12 +189,7 @@ std::vector<CachedAttention> cached_attentions(const onnx::Model& model) { retur
 
 namespace {
 
-bool moves(const onnx::Node& node) {
-  static constexpr std::string_view kOthers[] = {"Expand", "Gather", "Slice", "Split", "Tile", "Trilu"};
-  return has_trait(node, Trait::rearranges) ||
-         (node.domain().empty() &&
-          std::find(std::begin(kOthers), std::end(kOthers), node.op_type()) != std::end(kOthers));
-}
+bool moves(const onnx::Node& node) { return has_trait(node, Trait::rearranges) || is_on(node, List::moves_scores); }
 
 // A Cast to a type of floats.
 bool makes_floats(const onnx::Node& node) {
@@ -221,7 +217,7 @@ std::vector<std::string> parts_of(const onnx::Model& model, const Index& index, 
   const auto& inputs = node.inputs();
   if (node.is("Add")) return {inputs[0], inputs[1]};
   if (node.is("Where")) return {inputs[1], inputs[2]};
-  if (node.is("ScatterND") || node.is("ScatterElements")) return {inputs[0], inputs[2]};
+  if (is_on(node, List::scatters)) return {inputs[0], inputs[2]};
   if (node.is("Concat") || node.is("Max")) return inputs;
   if (moves(node) || makes_floats(node)) return {inputs[0]};
   if (node.is("Mul")) {
@@ -334,20 +330,6 @@ Notes clamp_masks(onnx::Model& model, const Store& store) {
 
 namespace {
 
-bool is_one_of(const onnx::Node& node, const auto& types) {
-  return node.domain().empty() && std::find(types.begin(), types.end(), node.op_type()) != types.end();
-}
-
-constexpr std::array<std::string_view, 20> kSums{
-    "Abs",  "Add",   "Cast",     "CumSum",   "DFT",       "Div",        "Mul",       "Neg",
-    "Pow",  "Range", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceSum", "ReduceSumSquare",
-    "STFT", "Size",  "Sub",      "Sum"};
-constexpr std::array<std::string_view, 4> kBounds{"Clip", "Max", "Min", "Relu"};
-constexpr std::array<std::string_view, 2> kLogarithms{"Log", "ReduceLogSum"};
-constexpr std::array<std::string_view, 6> kDividing{"GroupNormalization",        "InstanceNormalization",
-                                                    "LayerNormalization",        "LpNormalization",
-                                                    "MeanVarianceNormalization", "Reciprocal"};
-
 class FrontEnd {
  public:
   FrontEnd(const onnx::Model& model, const Index& index, FrontEnds which)
@@ -379,7 +361,7 @@ class FrontEnd {
     if (is_product(node)) {
       if (value.is_bounded) return;
       value.has_product = true;
-    } else if (is_one_of(node, kBounds)) {
+    } else if (is_on(node, List::bounds)) {
       value.is_bounded |= value.has_product;
     } else if (!node.is("Sqrt") && (ends || !sums_or_moves(node))) {
       return;
@@ -394,14 +376,14 @@ class FrontEnd {
 
   static bool sums_or_moves(const onnx::Node& node) {
     const auto& traits = traits_of(node);
-    return is_one_of(node, kSums) || traits.counting == Counting::moves || traits.counting == Counting::free ||
+    return is_on(node, List::sums) || traits.counting == Counting::moves || traits.counting == Counting::free ||
            traits.is(Trait::rearranges);
   }
 
   // A square root does not end one: a speech detector keeps its decisions with what leads to it in integers.
   bool compresses(const onnx::Node& node) const {
     const bool all = which_ == FrontEnds::all;
-    if (is_one_of(node, kLogarithms) || (all && is_one_of(node, kDividing))) return true;
+    if (is_on(node, List::logarithms) || (all && is_on(node, List::divides))) return true;
     if (node.is("Div")) return all && !is_constant(node.inputs()[1]);
     if (!node.is("Pow")) return false;
     if (!is_constant(node.inputs()[1])) return all;

@@ -112,7 +112,7 @@ class Calibration {
     append(result_.notes, work_->notes());
     profiler_.watch_directory(work_->path());
     prepared_ = run::prepare(std::move(original), options_.config, *runtime_, work_->scratch(), profiler_,
-                             {options_.resources.memory_budget, options_.stop});
+                             {options_.resources.memory_budget, options_.stop}, {.skipped = options_.skip_passes});
     append(result_.notes, options_.notes);
     append(result_.notes, prepared_.notes);
     placement_ = run::place_qdq_pairs(prepared_, options_.config);

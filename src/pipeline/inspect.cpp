@@ -180,7 +180,7 @@ bool reads_dequantized(const onnx::Model& model, const graph::Index& index, cons
     const auto& maker = model.graph.nodes[static_cast<std::size_t>(producer)];
     if (!graph::is_dequantize_linear(maker) || maker.inputs().empty()) return false;
     // Others than tables hand on what they read, whatever it is.
-    return !node.is("Gather") || index.initializer(maker.inputs().front()) != graph::kNone;
+    return !graph::has_trait(node, graph::Trait::looks_up) || index.initializer(maker.inputs().front()) != graph::kNone;
   });
 }
 

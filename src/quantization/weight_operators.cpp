@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "config/presets.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/patterns.h"
 #include "graph/traits.h"
 #include "quantization/emit/dynamic.h"
@@ -20,40 +20,25 @@
 namespace detent::quantization {
 namespace {
 
-using enum DynamicWeights;
-
-constexpr auto kWeightOperators = std::to_array<WeightOperator>({
-    {"Conv", 1, 1, 0, where_named, "ConvInteger", BlockWeights::filter},
-    {"ConvTranspose", 1, 1, 0, no, {}, BlockWeights::filter},
-    {"GRU", 1, 2, 3, no, {}, BlockWeights::recurrent},
-    {"Gather", 0, 1, 2, yes, {}, BlockWeights::table},
-    {"Gemm", 1, 1, 2, yes, {}, BlockWeights::product},
-    {"LSTM", 1, 2, 3, yes, "DynamicQuantizeLSTM", BlockWeights::recurrent},
-    {"MatMul", 1, 1, 2, yes, {}, BlockWeights::product},
-    {"MoE", 2, 1, 3, no, {}, BlockWeights::experts},
-});
-
 template <class Wanted>
 std::vector<std::string> types_where(const Wanted& wanted) {
   std::vector<std::string> types;
-  for (const auto& row : kWeightOperators) {
-    if (wanted(row)) types.emplace_back(row.type);
+  for (const auto& row : graph::operators()) {
+    if (wanted(row.weights)) types.emplace_back(row.type);
   }
+  std::sort(types.begin(), types.end());
   return types;
 }
 
 }  // namespace
 
 const WeightOperator* weight_operator(const onnx::Node& node) noexcept {
-  const auto* const found = std::find_if(kWeightOperators.begin(), kWeightOperators.end(),
-                                         [&](const auto& row) { return row.type == node.op_type(); });
-  const bool is_ours =
-      found != kWeightOperators.end() && (node.domain().empty() || found->blocks == BlockWeights::experts);
-  return is_ours ? found : nullptr;
+  const auto& row = graph::operator_of(node).weights;
+  return row.weights == 0 ? nullptr : &row;
 }
 
 std::vector<std::string> types_with_dynamic_weights() {
-  return types_where([](const auto& row) { return row.dynamic != no; });
+  return types_where([](const auto& row) { return row.dynamic != DynamicWeights::no; });
 }
 
 std::vector<std::string> types_with_block_weights() {
@@ -66,57 +51,25 @@ using onnx::Attribute;
 using onnx::Node;
 
 // An attribute that the other operator honours: with any value, or with one alone (each number of a list).
-struct Row {
-  std::string_view to, attribute;
+struct Honoured {
+  std::string_view name;
   std::optional<std::int64_t> only = {};
-  std::int64_t otherwise = 0;  // what the node means where it has no such attribute
+  bool is_needed = false;
 };
 
-// As ONNX Runtime's CPU kernels compute, tested over all values (tests/e2e/test_exchanged_operators.py).
-constexpr Row kHonouredAttributes[] = {
-    {"QMoE", "k"},
-    {"QMoE", "activation_type"},
-    {"QMoE", "activation_alpha"},
-    {"QMoE", "activation_beta"},
-    {"QMoE", "swiglu_fusion"},
-    {"QMoE", "swiglu_limit"},
-    {"QMoE", "use_sparse_mixer"},
-    {"QMoE", "normalize_routing_weights", 1},
-    {"DynamicQuantizeLSTM", "activations"},
-    {"DynamicQuantizeLSTM", "activation_alpha"},
-    {"DynamicQuantizeLSTM", "activation_beta"},
-    {"DynamicQuantizeLSTM", "clip"},
-    {"DynamicQuantizeLSTM", "direction"},
-    {"DynamicQuantizeLSTM", "hidden_size"},
-    {"DynamicQuantizeLSTM", "input_forget"},
-    {"DynamicQuantizeLSTM", "layout", 0},
-    {"ConvInteger", "auto_pad"},
-    {"ConvInteger", "dilations"},
-    {"ConvInteger", "group"},
-    {"ConvInteger", "kernel_shape"},
-    {"ConvInteger", "pads"},
-    {"ConvInteger", "strides"},
-    {"QLinearConv", "auto_pad"},
-    {"QLinearConv", "dilations"},
-    {"QLinearConv", "group"},
-    {"QLinearConv", "kernel_shape"},
-    {"QLinearConv", "pads"},
-    {"QLinearConv", "strides"},
-    {"QGemm", "alpha"},
-    {"QGemm", "beta", 1, 1},
-    {"QGemm", "transA"},
-    {"QGemm", "transB"},
-    {"QLinearLeakyRelu", "alpha"},
-    {"QLinearSoftmax", "axis"},
-    {"QLinearAveragePool", "auto_pad"},
-    {"QLinearAveragePool", "ceil_mode"},
-    {"QLinearAveragePool", "count_include_pad"},
-    {"QLinearAveragePool", "dilations", 1, 1},
-    {"QLinearAveragePool", "kernel_shape"},
-    {"QLinearAveragePool", "pads"},
-    {"QLinearAveragePool", "strides"},
-    {"QLinearConcat", "axis"},
-};
+std::vector<Honoured> honoured_by(const graph::Exchange& exchange) {
+  std::vector<Honoured> all;
+  for (auto rest = exchange.attributes; !rest.empty();) {
+    const auto word = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    const auto equals = word.find('=');
+    Honoured& one = all.emplace_back(Honoured{word.substr(0, equals)});
+    if (equals == std::string_view::npos) continue;
+    one.only = word.back() - '0';
+    one.is_needed = word.find("==") != std::string_view::npos;
+  }
+  return all;
+}
 
 bool holds_only(const Attribute& attribute, std::int64_t value) {
   switch (attribute.kind()) {
@@ -133,21 +86,17 @@ bool holds_only(const Attribute& attribute, std::int64_t value) {
 }  // namespace
 
 std::string reason_against_exchange(const Node& node, std::string_view to) {
-  const auto row_of = [&](const Attribute& attribute) {
-    return std::find_if(std::begin(kHonouredAttributes), std::end(kHonouredAttributes),
-                        [&](const Row& row) { return row.to == to && row.attribute == attribute.name(); });
-  };
+  const auto& row = graph::operator_of(node);
+  const auto all = honoured_by(to == row.weights.exchange.type ? row.weights.exchange : row.integers.operation);
   for (const auto& attribute : node.attributes()) {
-    const auto row = row_of(attribute);
-    if (row == std::end(kHonouredAttributes)) return fmt::format("{} has no '{}'", to, attribute.name());
-    if (row->only && !holds_only(attribute, *row->only))
-      return fmt::format("{} computes as if {} were {}", to, row->attribute, *row->only);
+    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& h) { return h.name == attribute.name(); });
+    if (found == all.end()) return fmt::format("{} has no '{}'", to, attribute.name());
+    if (found->only && !holds_only(attribute, *found->only))
+      return fmt::format("{} computes as if {} were {}", to, found->name, *found->only);
   }
-  for (const auto& row : kHonouredAttributes) {
-    if (row.to != to || !row.only || row.otherwise == *row.only) continue;
-    const auto& all = node.attributes();
-    const bool given = std::any_of(all.begin(), all.end(), [&](const auto& a) { return a.name() == row.attribute; });
-    if (!given) return fmt::format("{} computes as if {} were {}", to, row.attribute, *row.only);
+  for (const auto& one : all) {
+    if (one.is_needed && node.attribute(one.name) == nullptr)
+      return fmt::format("{} computes as if {} were {}", to, one.name, *one.only);
   }
   return {};
 }
@@ -173,23 +122,24 @@ std::vector<bool> selection(const onnx::Model& model, const QuantConfig& config)
 // What the integer forms of a node do not do.
 std::string reason_against(const Node& node) {
   if (node.is("Gemm")) return reason_against_gemm(node);
-  if (node.is("Gather") && node.int_or("axis", 0) != 0) return "it does not look up rows";
-  const auto exchanged_for = weight_operator(node)->dynamic_operator;
+  if (graph::has_trait(node, graph::Trait::looks_up) && node.int_or("axis", 0) != 0) return "it does not look up rows";
+  const auto exchanged_for = weight_operator(node)->exchange.type;
   return exchanged_for.empty() ? std::string() : reason_against_exchange(node, exchanged_for);
 }
 
 bool has_rank(const WeightOperator& row, std::size_t rank) { return row.rank == 0 ? rank >= 3 : rank == row.rank; }
 
 Granularity granularity_of(const Node& node, const std::vector<std::int64_t>& dims, const QuantConfig& config) {
-  if (node.is("Gather")) return Granularity::along(0);
+  if (graph::has_trait(node, graph::Trait::looks_up)) return Granularity::along(0);
   // [directions, 4 * hidden, inputs]: a scale for each row, or for each direction.
-  if (node.is("LSTM")) return config.per_channel ? Granularity::blocks(2, dims.back()) : Granularity::along(0);
+  if (graph::is_recurrent(node))
+    return config.per_channel ? Granularity::blocks(2, dims.back()) : Granularity::along(0);
   if (!config.per_channel) return Granularity::tensor();
-  return Granularity::along(node.is("Conv") || node.int_or("transB", 0) != 0 ? 0 : 1);
+  return Granularity::along(graph::is_convolution(node) || node.int_or("transB", 0) != 0 ? 0 : 1);
 }
 
 std::optional<Summation> summation(const Node& node, const std::vector<std::int64_t>& dims) {
-  if (node.is("LSTM")) return Summation{static_cast<std::size_t>(dims.back()), 1, 1};
+  if (graph::is_recurrent(node)) return Summation{static_cast<std::size_t>(dims.back()), 1, 1};
   return summation_of(node, dims);
 }
 
@@ -266,7 +216,7 @@ class Placer {
              const auto own = weight_inputs(node).size();
              const auto& inputs = node.inputs();
              const bool is_placed = std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n);
-             return !node.is("Gather") &&
+             return !graph::has_trait(node, graph::Trait::looks_up) &&
                     !(is_placed && std::cmp_less_equal(std::count(inputs.begin(), inputs.end(), weight), own));
            });
   }
@@ -312,7 +262,8 @@ class Placer {
                 .granularity = granularity_of(node, weight->dims, config_),
                 .shares = {}};
       const bool paired = config_.weight_range == WeightRange::pairs && config_.weight_type == QuantType::int8;
-      if (const auto sums = summation(node, weight->dims); paired && !node.is("Gather") && sums)
+      if (const auto sums = summation(node, weight->dims);
+          paired && !graph::has_trait(node, graph::Trait::looks_up) && sums)
         mark.paired.push_back(*sums);
       marks.push_back(std::move(mark));
     }
@@ -322,7 +273,7 @@ class Placer {
     if (const auto reason = reason_against(node); !reason.empty()) return leave(node, reason);
     for (const auto& mark : marks) {
       const auto known = known_.find(mark.value);
-      if (node.is("LSTM") && known != known_.end() &&
+      if (graph::is_recurrent(node) && known != known_.end() &&
           placement_.weights.marks[known->second].granularity != mark.granularity)
         return leave(node, "others read its weight in another direction");
     }

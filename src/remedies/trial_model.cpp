@@ -8,6 +8,7 @@
 
 #include "base/numbers.h"
 #include "graph/decisions.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/packed_numbers.h"
 #include "quantization/formats.h"
@@ -72,7 +73,7 @@ void add_floats_behind(const onnx::Model& model, const graph::Index& index, cons
       continue;
     }
     const Node& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-    if (!node.is("Shape") && !node.is("Size")) open.insert(open.end(), node.inputs().begin(), node.inputs().end());
+    if (!graph::is_on(node, graph::List::measures)) open.insert(open.end(), node.inputs().begin(), node.inputs().end());
   }
 }
 

@@ -5,20 +5,22 @@ import re
 import onnx
 import support
 
-ROW = re.compile(r'^    \{"(\w+)", (\d+|kNever), (\d+|kNever)(?:, \w+(?:, (\w+)(?:, (\w+))?)?)?.*\},$', re.MULTILINE)
+ROW = re.compile(
+    r'^    \{\{"(\w+)"([^{}]*)\},\s*\{(\d+|kNever), (\d+|kNever)(?:, \w+, \w+(?:, (\w+)(?:, (\w+))?)?)?[^}]*\}', re.MULTILINE
+)
 FLOAT, TYPES = "tensor(float)", ("tensor(float16)", "tensor(bfloat16)")
 CONTRIB = {"SimplifiedLayerNormalization"}  # of ONNX Runtime, in ONNX's domain
 
 
 def rows() -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
     """By operator type: the opsets of both types, and the masks of inputs and outputs that stay float32."""
-    text = (support.ROOT / "src" / "quantization" / "floats" / "float_rules.cpp").read_text()
+    text = (support.ROOT / "src" / "graph" / "traits.cpp").read_text()
     number = {"kNever": 127}
     found = {}
     for row in ROW.finditer(text):
-        if "kMicrosoft" in row.group():
+        name, traits, half, brain, inputs, outputs = row.groups()
+        if "kMicrosoft" in traits:
             continue
-        name, half, brain, inputs, outputs = row.groups()
         opsets = tuple(number.get(word) or int(word) for word in (half, brain))
         found[name] = (opsets, tuple(int(word or "0", 0) for word in (inputs, outputs)))
     return found

@@ -16,6 +16,7 @@
 #include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/segment.h"
+#include "onnx/functions.h"
 #include "onnx/write.h"
 #include "planning/segments.h"
 #include "quantization/emit/barriers.h"
@@ -424,6 +425,122 @@ std::string growing(void (*shape)(Builder&, int)) {
 TEST(Growth, NoPassGrowsWithTheSquareOfTheNodes) {
   for (const auto shape : {matmuls, shared_bias, movement, activations, branches, removed})
     EXPECT_EQ(growing(shape), "") << "of " << grown(shape, 2).model.graph.nodes[0].op_type();
+}
+
+// Each pass by itself, over models that give all of them something to do.
+
+using namespace exec::test;  // NOLINT: the makers of small models
+
+Model picture() {
+  const auto of_floats = [](const char* name, const std::vector<float>& v) {
+    return floats(name, {static_cast<std::int64_t>(v.size())}, v);
+  };
+  const auto spread = [](const char* name, const std::vector<std::int64_t>& dims, unsigned seed) {
+    return floats(name, dims, exec::test::floats_of(random_floats(dims, seed)));
+  };
+  using A = Attribute;
+  return make_model(
+      {{"Identity", "same", {"x"}, {"a"}},
+       {"Cast", "idle", {"a"}, {"b"}, {A::of_int("to", 1)}},
+       {"CastLike", "like", {"b", "x"}, {"c"}},
+       {"Constant", "made", {}, {"k"}, {A::of_float("value_float", 0.0F)}},
+       {"Add", "nothing", {"c", "k"}, {"d"}},
+       {"Conv", "conv", {"d", "w"}, {"e"}},
+       {"BatchNormalization", "bn", {"e", "s", "t", "mean", "var"}, {"f"}},
+       {"PRelu", "prelu", {"f", "slope"}, {"g"}},
+       {"BatchNormalization", "alone", {"g", "s", "t", "mean", "var"}, {"h"}},
+       {"Add", "shift", {"h", "three"}, {"h3"}},
+       {"Clip", "clip", {"h3", "zero", "six"}, {"hc"}},
+       {"Mul", "gated", {"h", "hc"}, {"hm"}},
+       {"Div", "divided", {"hm", "six"}, {"i"}},
+       {"Div", "root", {"i", "sqrt2"}, {"i2"}},
+       {"Erf", "erf", {"i2"}, {"ie"}},
+       {"Add", "one_more", {"ie", "one"}, {"i1"}},
+       {"Mul", "by_x", {"i", "i1"}, {"ix"}},
+       {"Mul", "half", {"ix", "a_half"}, {"j"}},
+       {"Pow", "square", {"j", "two"}, {"k2"}},
+       {"InstanceNormalization", "instance", {"k2", "s", "t"}, {"l"}},
+       {"Conv", "point", {"l", "w1"}, {"m"}, {A::of_ints("strides", {2, 2})}},
+       {"AveragePool",
+        "mean",
+        {"m"},
+        {"n"},
+        {A::of_ints("kernel_shape", {2, 2}), A::of_ints("pads", {1, 1, 0, 0}), A::of_int("ceil_mode", 1),
+         A::of_int("count_include_pad", 1)}},
+       {"HardSwish", "swish", {"n"}, {"o"}},
+       {"Reshape", "rows", {"o", "flat"}, {"p"}},
+       {"Gemm", "gemm", {"p", "gw", "gb"}, {"q"}, {A::of_float("alpha", 0.5F), A::of_float("beta", 2)}},
+       {"Mul", "scaled", {"q", "three"}, {"r"}},
+       {"Einsum", "sum", {"r", "ew"}, {"u"}, {A::of_string("equation", "nc,co->no")}},
+       {"Softmax", "soft", {"u"}, {"v"}},
+       {"IsNaN", "asks", {"v"}, {"nan"}},
+       {"Where", "guard", {"nan", "zero", "v"}, {"y"}}},
+      {spread("w", {4, 3, 3, 3}, 1), spread("w1", {4, 4, 1, 1}, 2), of_floats("s", {1, 2, 0.5F, -1}),
+       of_floats("t", {0.5F, 0, -1, 2}), of_floats("mean", {0, 1, 0, 0.5F}), of_floats("var", {1, 2, 0.5F, 1}),
+       floats("slope", {4, 1, 1}, {0.25F, 0.25F, 0.25F, 0.25F}), floats("three", {}, {3}), floats("zero", {}, {0}),
+       floats("six", {}, {6}), floats("sqrt2", {}, {1.41421354F}), floats("one", {}, {1}), floats("a_half", {}, {0.5F}),
+       floats("two", {}, {2}), ints("flat", {1, -1}), spread("gw", {36, 6}, 3), floats("gb", {1}, {0.5F}),
+       spread("ew", {6, 5}, 4)},
+      17, {value("x", {1, 3, 8, 8})}, {value("y", {1, 5})});
+}
+
+// What must hold of a model at any time: names in scope, nodes in order, types as they were inferred.
+void verify(const Model& model, const graph::ValueTypes& types) {
+  const graph::Index index(model);
+  onnx::check_scope(model, "after a pass");
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    for (const auto& input : model.graph.nodes[n].inputs())
+      EXPECT_LT(index.producer(input), static_cast<int>(n)) << input;
+  }
+  for (const auto& [name, type] : exec::infer_value_types(runtime(), model)) {
+    const auto known = types.find(name);
+    if (known != types.end()) {
+      EXPECT_EQ(known->second.type, type.type) << name;
+    }
+  }
+}
+
+TEST(Passes, EachKeepsWhatTheModelComputes) {
+  std::set<std::string_view> ran;
+  for (const std::string target : {"ort-cpu", "qnn:a16", "openvino", "tensorrt", "amd-npu:xint8"}) {
+    const TempDir folder;
+    QuantConfig config;
+    config.target = target;
+    config.preset = "balanced";
+    config.input_shapes = {{"x", {1, 3, 8, 8}}};
+    config.float_type = FloatType::float32;
+    if (target == "qnn:a16") config.activation_type = QuantType::uint16;
+    const std::vector<Array> inputs{random_floats({1, 3, 8, 8}, 5)};
+    const auto before = floats_of(exec::test::run(picture(), inputs)[0]);
+    profile::Profiler profiler;
+    PassControl control;
+    control.after = [&](const Pass& pass, const Prepared& prepared) {
+      SCOPED_TRACE(fmt::format("{}: {}", target, pass.name));
+      ran.insert(pass.name);
+      verify(prepared.model, prepared.types);
+      const auto now = floats_of(exec::test::run(prepared.model, inputs)[0]);
+      ASSERT_EQ(now.size(), before.size());
+      for (std::size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], before[i], 1e-5F);
+    };
+    prepare(picture(), config, runtime(), folder.path(), profiler, {}, control);
+    EXPECT_GE(profiler.spans().size(), 15U) << "each is timed";
+  }
+  for (const auto& pass : passes()) EXPECT_TRUE(ran.contains(pass.name)) << pass.name << ": no target here wants it";
+}
+
+TEST(Passes, AreLeftOutByName) {
+  const TempDir folder;
+  profile::Profiler profiler;
+  const auto prepared = [&](std::vector<std::string> skipped) {
+    return op_types(
+        prepare(picture(), {}, runtime(), folder.path(), profiler, {}, {.skipped = std::move(skipped)}).model);
+  };
+  EXPECT_EQ(std::ranges::count(prepared({}), "BatchNormalization"), 1);
+  EXPECT_EQ(std::ranges::count(prepared({"batch-norms", "identities"}), "BatchNormalization"), 2);
+  expect_error([&] { prepared({"no-such-pass"}); }, "no pass that may be left out is named 'no-such-pass'",
+               ErrorKind::usage);
+  for (const auto* name : {"infer-types", "sort"})
+    expect_error([&] { prepared({name}); }, "no pass that may be left out is named", ErrorKind::usage);
 }
 
 }  // namespace

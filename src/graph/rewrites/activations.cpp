@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/rewrites/product_forms.h"
 #include "graph/rewrites/rewrite.h"
 
 namespace detent::graph {
@@ -20,22 +21,18 @@ namespace {
 bool is_near(double number, double wanted) { return std::abs(number - wanted) < 1e-4 * wanted; }
 
 // x * (1 + erf(x / sqrt(2))) / 2, whichever of the three is multiplied first.
-class GeluComposer {
+class GeluComposer : Rewriter {
  public:
-  GeluComposer(onnx::Model& model, const ValueTypes& types)
-      : model_(model), types_(types), index_(model), removed_(model.graph.nodes.size()) {}
+  using Rewriter::Rewriter;
 
-  std::size_t run() {
+  Notes run() {
     std::size_t found = 0;
     for (std::size_t n = 0; n < removed_.size(); ++n) found += compose(static_cast<int>(n)) ? 1U : 0U;
-    if (found > 0) remove_nodes(model_, removed_);
-    return found;
+    if (found > 0 && model_.opset("com.microsoft") == 0) model_.set_opset("com.microsoft", 1);
+    return finish(found, count_with_noun(found, "product") + " with Erf became Gelu");
   }
 
  private:
-  onnx::Node& node_at(int n) { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
-  int next_of(int n) { return only_reader(index_, node_at(n).outputs().front()); }
-
   // What the node multiplies by this number, or adds it to.
   std::optional<std::string> step(int n, bool multiplies, double number) {
     if (n == kNone) return std::nullopt;
@@ -57,16 +54,16 @@ class GeluComposer {
     const auto& divided = node_at(erf).inputs().front();
     const int division = index_.producer(divided);
     const auto x = step(division, true, 1 / std::numbers::sqrt2);
-    const int sum = next_of(erf);
-    if (!x || only_reader(index_, divided) != erf || !step(sum, false, 1.0)) return false;
-    return end(*x, {division, erf, sum}, next_of(sum));
+    const int sum = only_reader(erf);
+    if (!x || only_reader(divided) != erf || !step(sum, false, 1.0)) return false;
+    return end(*x, {division, erf, sum}, only_reader(sum));
   }
 
   // The two factors that are left, after the nodes that were found.
   bool end(const std::string& x, std::vector<int> nodes, int first) {
     const auto& sum = node_at(nodes.back()).outputs().front();
     if (step(first, true, 0.5)) {
-      const int last = next_of(first);
+      const int last = only_reader(first);
       const bool is_gelu = other_factor(last, node_at(first).outputs().front()) == x;
       if (is_gelu) nodes.push_back(first);
       return is_gelu && make(x, nodes, last);
@@ -74,41 +71,21 @@ class GeluComposer {
     const auto factor = other_factor(first, sum);
     if (!factor) return false;
     if (*factor == x) {
-      const int last = next_of(first);
+      const int last = only_reader(first);
       nodes.push_back(first);
       return step(last, true, 0.5) && make(x, nodes, last);
     }
     const int half = index_.producer(*factor);
     nodes.push_back(half);
-    return step(half, true, 0.5) == x && only_reader(index_, *factor) == first && make(x, nodes, first);
+    return step(half, true, 0.5) == x && only_reader(*factor) == first && make(x, nodes, first);
   }
 
   bool make(const std::string& x, const std::vector<int>& nodes, int last) {
-    auto& node = node_at(last);
-    const int body = node.body();
-    node = onnx::Node("Gelu", node.name(), {x}, {node.outputs().front()}, {}, "com.microsoft");
-    node.set_body(body);
-    for (const int n : nodes) removed_[static_cast<std::size_t>(n)] = true;
+    exchange(node_at(last), "Gelu", {x}, {}, "com.microsoft");
+    for (const int n : nodes) remove(n);
     return true;
   }
-
-  onnx::Model& model_;
-  const ValueTypes& types_;
-  Index index_;
-  std::vector<bool> removed_;
 };
-
-}  // namespace
-
-Notes compose_gelus(onnx::Model& model, const ValueTypes& types) {
-  const std::size_t found = GeluComposer(model, types).run();
-  if (found == 0) return {};
-  if (model.opset("com.microsoft") == 0) model.set_opset("com.microsoft", 1);
-  drop_unused_initializers(model);
-  return {count_with_noun(found, "product") + " with Erf became Gelu"};
-}
-
-namespace {
 
 // Clip(x + shift, 0, top) / top is HardSigmoid(x) with alpha = 1 / top and beta = shift / top.
 struct Gate {
@@ -117,27 +94,22 @@ struct Gate {
   double shift, top;
 };
 
-class HardSigmoidComposer {
+class HardSigmoidComposer : Rewriter {
  public:
-  HardSigmoidComposer(onnx::Model& model, ValueTypes& types)
-      : model_(model), types_(types), index_(model), removed_(model.graph.nodes.size()) {}
+  HardSigmoidComposer(onnx::Model& model, ValueTypes& types) : Rewriter(model, types), made_types_(types) {}
 
-  std::size_t run() {
+  Notes run() {
     std::size_t found = 0;
     for (std::size_t n = 0; n < removed_.size(); ++n) {
       const auto gate = gate_of(static_cast<int>(n));
       if (gate && (is_divided_gate(*gate) || is_divided_product(*gate) || is_product_of_divided(*gate))) ++found;
     }
-    if (found > 0) remove_nodes(model_, removed_);
-    return found;
+    return finish(found, count_with_noun(found, "sum") + ", clipped and divided, became HardSigmoid");
   }
 
  private:
-  onnx::Node& node_at(int n) { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
-  void remove(int n) { removed_[static_cast<std::size_t>(n)] = true; }
-
   std::optional<double> number(const onnx::Node& node, std::size_t input) const {
-    const auto* tensor = float32_constant(model_, index_, node, input);
+    const auto* tensor = floats(node, input);
     if (tensor == nullptr || tensor->count() != 1) return std::nullopt;
     return floats_of(*tensor).front();
   }
@@ -145,7 +117,7 @@ class HardSigmoidComposer {
   // Where the node multiplies by one number, or adds one.
   std::optional<ScalarStep> step_at(int node, bool multiplies) const {
     if (node == kNone) return std::nullopt;
-    const auto step = scalar_step(model_, index_, types_, model_.graph.nodes[static_cast<std::size_t>(node)]);
+    const auto step = scalar_step(model_, index_, types_, node_at(node));
     return step && step->multiplies == multiplies ? step : std::nullopt;
   }
 
@@ -155,7 +127,7 @@ class HardSigmoidComposer {
     const auto top = number(clip, 2);
     const int sum = index_.producer(clip.inputs().front());
     const auto shift = step_at(sum, false);
-    if (!top || !(*top > 0) || !std::isfinite(*top) || !shift || only_reader(index_, clip.inputs().front()) != n)
+    if (!top || !(*top > 0) || !std::isfinite(*top) || !shift || only_reader(clip.inputs().front()) != n)
       return std::nullopt;
     return Gate{shift->value, sum, n, shift->number, *top};
   }
@@ -171,14 +143,14 @@ class HardSigmoidComposer {
     const auto alpha = onnx::Attribute::of_float("alpha", static_cast<float>(1 / gate.top));
     const auto beta = onnx::Attribute::of_float("beta", static_cast<float>(gate.shift / gate.top));
     auto& clip = node_at(gate.clip);
-    types_[output] = types_.at(gate.value);
+    made_types_[output] = types_.at(gate.value);
     clip = onnx::Node("HardSigmoid", clip.name(), {gate.value}, {output}, {alpha, beta});
     remove(gate.sum);
   }
 
   // Clip(x + 3, 0, 6) / 6
   bool is_divided_gate(const Gate& gate) {
-    const int next = only_reader(index_, node_at(gate.clip).outputs().front());
+    const int next = only_reader(gate.clip);
     if (!divides(next, gate)) return false;
     make(gate, node_at(next).outputs().front());
     remove(next);
@@ -189,7 +161,7 @@ class HardSigmoidComposer {
   bool is_divided_product(const Gate& gate) {
     const int product = index_of_gated_product(gate, gate.value);
     if (product == kNone) return false;
-    const int next = only_reader(index_, node_at(product).outputs().front());
+    const int next = only_reader(product);
     if (!divides(next, gate)) return false;
     multiply(gate, product, node_at(next).outputs().front());
     remove(next);
@@ -202,7 +174,7 @@ class HardSigmoidComposer {
       if (!divides(reader, gate)) continue;
       const std::string divided = node_at(reader).outputs().front();
       const int product = index_of_gated_product(gate, divided);
-      if (product == kNone || only_reader(index_, divided) != product) continue;
+      if (product == kNone || only_reader(divided) != product) continue;
       multiply(gate, product, node_at(product).outputs().front());
       remove(reader);
       return true;
@@ -212,36 +184,22 @@ class HardSigmoidComposer {
 
   // The only reader of the clipped sum where it multiplies it with `other`.
   int index_of_gated_product(const Gate& gate, const std::string& other) {
-    const int product = only_reader(index_, node_at(gate.clip).outputs().front());
+    const int product = only_reader(gate.clip);
     if (product == kNone || !node_at(product).is("Mul")) return kNone;
     const auto& inputs = node_at(product).inputs();
     return inputs[0] == other || inputs[1] == other ? product : kNone;
   }
 
   void multiply(const Gate& gate, int product, const std::string& output) {
-    const std::string gate_name = index_.fresh_name(output + "_gate");
+    const std::string gate_name = fresh(output + "_gate");
     make(gate, gate_name);
     auto& node = node_at(product);
     node.set_inputs({gate.value, gate_name});
     node.set_output(0, output);
   }
 
-  onnx::Model& model_;
-  ValueTypes& types_;
-  Index index_;
-  std::vector<bool> removed_;
+  ValueTypes& made_types_;
 };
-
-}  // namespace
-
-Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types) {
-  const std::size_t found = HardSigmoidComposer(model, types).run();
-  if (found == 0) return {};
-  drop_unused_initializers(model);
-  return {count_with_noun(found, "sum") + ", clipped and divided, became HardSigmoid"};
-}
-
-namespace {
 
 constexpr float kAlphaOfSwish = 1.0F / 6, kBetaOfSwish = 0.5F;
 constexpr std::int64_t kOpsetOfHardSwish = 14;
@@ -254,215 +212,197 @@ bool is_gate_of_swish(const onnx::Node& node) {
          (beta == nullptr || is_near(beta->as_float(), kBetaOfSwish));
 }
 
-}  // namespace
+class SwishRewriter : Rewriter {
+ public:
+  using Rewriter::Rewriter;
 
-Notes take_hard_swishes_apart(onnx::Model& model, ValueTypes& types) {
-  Index index(model);
-  std::vector<onnx::Node> nodes;
-  std::size_t found = 0;
-  for (auto& node : model.graph.nodes) {
-    const auto type = node.is("HardSwish") ? types.find(node.inputs().front()) : types.end();
-    if (type == types.end() || type->second.type != onnx::DataType::float32) {
-      nodes.push_back(std::move(node));
-      continue;
+  Notes take_apart(ValueTypes& types) {
+    std::size_t found = 0;
+    rebuild([&](const onnx::Node& node) {
+      if (!node.is("HardSwish") || !is_float32(node.inputs().front())) return false;
+      const auto value = node.inputs().front();
+      const auto gate = fresh(node.outputs().front() + "_gate");
+      types[gate] = ValueType(types.at(value));
+      add(node, "HardSigmoid", gate, {value}, gate,
+          {onnx::Attribute::of_float("alpha", kAlphaOfSwish), onnx::Attribute::of_float("beta", kBetaOfSwish)});
+      add(node, "Mul", node.name(), {value, gate}, node.outputs().front());
+      ++found;
+      return true;
+    });
+    return finish(found, count_with_noun(found, "HardSwish") + " became a product with HardSigmoid");
+  }
+
+  void compose() {
+    for (std::size_t n = 0; n < removed_.size(); ++n) {
+      const auto& made = model_.graph.nodes[n];
+      const int reader = is_gate_of_swish(made) ? only_reader(static_cast<int>(n)) : kNone;
+      if (reader == kNone) continue;
+      auto& product = node_at(reader);
+      const auto value = made.inputs().front();
+      const auto& read = product.inputs();
+      if (!product.is("Mul") || product.body() != made.body() || (read[0] != value && read[1] != value)) continue;
+      exchange(product, "HardSwish", {value});
+      removed_[n] = true;
     }
-    const auto value = node.inputs().front(), output = node.outputs().front();
-    const auto gate = index.fresh_name(output + "_gate");
-    types[gate] = type->second;
-    const auto body = node.body();
-    for (auto& made : {onnx::Node("HardSigmoid", gate, {value}, {gate},
-                                  {onnx::Attribute::of_float("alpha", kAlphaOfSwish),
-                                   onnx::Attribute::of_float("beta", kBetaOfSwish)}),
-                       onnx::Node("Mul", node.name(), {value, gate}, {output})}) {
-      nodes.push_back(made);
-      nodes.back().set_body(body);
-    }
-    ++found;
+    remove_nodes(model_, removed_);
   }
-  model.graph.nodes = std::move(nodes);
-  if (found == 0) return {};
-  return {count_with_noun(found, "HardSwish") + " became a product with HardSigmoid"};
-}
-
-void compose_hard_swishes(onnx::Model& model) {
-  if (model.opset() < kOpsetOfHardSwish) return;
-  const Index index(model);
-  auto& nodes = model.graph.nodes;
-  std::vector<bool> removed(nodes.size());
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (!is_gate_of_swish(nodes[n])) continue;
-    const auto value = nodes[n].inputs().front(), gate = nodes[n].outputs().front();
-    const int reader = only_reader(index, gate);
-    if (reader == kNone) continue;
-    auto& product = nodes[static_cast<std::size_t>(reader)];
-    const auto& read = product.inputs();
-    if (!product.is("Mul") || product.body() != nodes[n].body() || (read[0] != value && read[1] != value)) continue;
-    onnx::Node swish("HardSwish", product.name(), {value}, {product.outputs().front()});
-    swish.set_body(product.body());
-    product = std::move(swish);
-    removed[n] = true;
-  }
-  remove_nodes(model, removed);
-}
-
-Notes uniform_prelus(onnx::Model& model) {
-  const Index index(model);
-  std::size_t found = 0;
-  for (auto& node : model.graph.nodes) {
-    const auto* slope = node.is("PRelu") ? float32_constant(model, index, node, 1) : nullptr;
-    if (slope == nullptr || slope->count() == 0) continue;
-    const auto slopes = floats_of(*slope);
-    if (std::any_of(slopes.begin(), slopes.end(), [&](float v) { return v != slopes.front(); })) continue;
-    onnx::Node leaky("LeakyRelu", node.name(), {node.inputs().front()}, {node.outputs().front()},
-                     {onnx::Attribute::of_float("alpha", slopes.front())});
-    leaky.set_body(node.body());
-    node = std::move(leaky);
-    ++found;
-  }
-  if (found == 0) return {};
-  drop_unused_initializers(model);
-  return {count_with_noun(found, "PRelu") + " with one slope for all channels became LeakyRelu"};
-}
-
-namespace {
+};
 
 using Dims = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 
-class Rewriter {
+class HtpRewriter : Rewriter {
  public:
-  Rewriter(onnx::Model& model, const ValueTypes& types, const Store& store)
-      : model_(model), types_(types), store_(store), index_(model) {}
+  using Rewriter::Rewriter;
 
   Notes run() {
-    std::vector<onnx::Node> given = std::move(model_.graph.nodes);
-    model_.graph.nodes.clear();
-    for (auto& node : given) {
-      if (divides(node) || normalizes_instances(node)) continue;
-      add_bias(node);
-      model_.graph.nodes.push_back(std::move(node));
-    }
-    for (auto& tensor : added_) model_.graph.initializers.push_back(std::move(tensor));
+    rebuild([&](onnx::Node& node) {
+      if (normalizes_instances(node)) return true;
+      if (!divides(node)) add_bias(node);
+      return false;
+    });
+    move_constants_to_model();
     Notes notes;
     if (reciprocals_ > 0)
       notes.push_back(count_with_noun(reciprocals_, "Reciprocal") +
-                      " became Div: the HTP's saturates where it divides by "
-                      "less than 0.5");
-    if (instances_ == 0) return notes;
-    drop_unused_initializers(model_);
-    notes.push_back(count_with_noun(instances_, "InstanceNormalization") +
-                    " became LayerNormalization, since the HTP does not "
-                    "compile the other");
+                      " became Div: the HTP's saturates where it divides by less than 0.5");
+    for (auto& line : finish(instances_, count_with_noun(instances_, "InstanceNormalization") +
+                                             " became LayerNormalization, since the HTP does not compile the other"))
+      notes.push_back(std::move(line));
     return notes;
   }
 
  private:
-  std::string constant(const std::string& name, Dims dims, const Floats& values) {
-    auto fresh = index_.fresh_name(name);
-    added_.push_back(stored_floats(fresh, std::move(dims), values, store_));
-    return fresh;
-  }
-
-  std::string shape(const Dims& dims) {
-    auto fresh = index_.fresh_name("shape_of_norm");
-    added_.push_back(onnx::make_tensor<std::int64_t>(
-        fresh, onnx::DataType::int64, {static_cast<std::int64_t>(dims.size())}, std::span<const std::int64_t>(dims)));
-    return fresh;
-  }
-
-  bool is_float(const std::string& value) const {
-    const auto found = types_.find(value);
-    return found != types_.end() && found->second.type == onnx::DataType::float32;
-  }
+  std::string shape(const Dims& dims) { return add_ints("shape_of_norm", dims); }
 
   // A node for `of`; its result.
-  std::string add(const onnx::Node& of, const std::string& type, std::vector<std::string> inputs,
-                  std::vector<onnx::Attribute> attributes = {}) {
-    auto output = index_.fresh_name(of.id() + "_" + type);
-    onnx::Node made(type, output, std::move(inputs), {output}, std::move(attributes));
-    made.set_body(of.body());
-    model_.graph.nodes.push_back(std::move(made));
-    return output;
+  std::string step(const onnx::Node& of, const std::string& type, std::vector<std::string> inputs,
+                   std::vector<onnx::Attribute> attributes = {}) {
+    const auto output = fresh(of.id() + "_" + type);
+    return add(of, type, output, std::move(inputs), output, std::move(attributes));
   }
 
-  bool divides(const onnx::Node& node) {
-    if (!node.is("Reciprocal") || !is_float(node.inputs()[0])) return false;
-    if (one_.empty()) one_ = constant("one", {}, {1});
-    onnx::Node division("Div", node.name(), {one_, node.inputs()[0]}, {node.outputs()[0]});
-    division.set_body(node.body());
-    model_.graph.nodes.push_back(std::move(division));
+  bool divides(onnx::Node& node) {
+    if (!node.is("Reciprocal") || !is_float32(node.inputs()[0])) return false;
+    if (one_.empty()) one_ = add("one", {}, {1});
+    exchange(node, "Div", {one_, node.inputs()[0]});
     ++reciprocals_;
     return true;
   }
 
   bool normalizes_instances(const onnx::Node& node) {
-    if (!node.is("InstanceNormalization") || node.body() != 0 || !is_float(node.inputs()[0])) return false;
+    if (!node.is("InstanceNormalization") || node.body() != 0 || !is_float32(node.inputs()[0])) return false;
     const auto dims = static_shape(types_, node.inputs()[0]);
-    const int scale = index_.initializer(node.inputs()[1]), bias = index_.initializer(node.inputs()[2]);
-    if (!dims || dims->size() < 3 || scale == kNone || bias == kNone) return false;
+    const auto *scale = constant(node, 1), *bias = constant(node, 2);
+    if (!dims || dims->size() < 3 || scale == nullptr || bias == nullptr) return false;
     const auto channels = (*dims)[1];
     const auto count = std::accumulate(dims->begin() + 2, dims->end(), std::int64_t{1}, std::multiplies<>());
     if (count < 1) return false;
     const auto* epsilon = node.attribute("epsilon");
-    auto value = add(node, "Reshape", {node.inputs()[0], shape({(*dims)[0], channels, count})});
+    auto value = step(node, "Reshape", {node.inputs()[0], shape({(*dims)[0], channels, count})});
     const auto places = static_cast<std::size_t>(count);
-    value = add(node, "LayerNormalization",
-                {value, constant("ones", {count}, Floats(places, 1)), constant("zeros", {count}, Floats(places, 0))},
-                {onnx::Attribute::of_int("axis", -1),
-                 onnx::Attribute::of_float("epsilon", epsilon == nullptr ? 1e-5F : epsilon->as_float())});
+    value = step(node, "LayerNormalization",
+                 {value, add("ones", {count}, Floats(places, 1)), add("zeros", {count}, Floats(places, 0))},
+                 {onnx::Attribute::of_int("axis", -1),
+                  onnx::Attribute::of_float("epsilon", epsilon == nullptr ? 1e-5F : epsilon->as_float())});
     for (const auto& [type, tensor, neutral] : {std::tuple{"Mul", scale, 1.0F}, std::tuple{"Add", bias, 0.0F}}) {
-      const auto numbers = floats_of(model_.graph.initializers[static_cast<std::size_t>(tensor)]);
+      const auto numbers = floats_of(*tensor);
       if (std::all_of(numbers.begin(), numbers.end(), [n = neutral](float v) { return v == n; })) continue;
-      value = add(node, type, {value, constant(node.id() + "_channels", {channels, 1}, numbers)});
+      value = step(node, type, {value, add(node.id() + "_channels", {channels, 1}, numbers)});
     }
-    add(node, "Reshape", {value, shape(*dims)});
-    model_.graph.nodes.back().set_output(0, node.outputs()[0]);
+    step(node, "Reshape", {value, shape(*dims)});
+    nodes_.back().set_output(0, node.outputs()[0]);
     ++instances_;
     return true;
   }
 
   // Between 16 bits the HTP takes a LayerNormalization only with one.
   void add_bias(onnx::Node& node) {
-    if (!node.is("LayerNormalization") || !is_float(node.inputs()[0])) return;
+    if (!node.is("LayerNormalization") || !is_float32(node.inputs()[0])) return;
     if (node.inputs().size() > 2 && !node.inputs()[2].empty()) return;
-    const int scale = index_.initializer(node.inputs()[1]);
-    if (scale == kNone) return;
-    const auto& dims = model_.graph.initializers[static_cast<std::size_t>(scale)].dims;
-    const auto count = std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
-    node.set_inputs(
-        {node.inputs()[0], node.inputs()[1], constant("zeros", dims, Floats(static_cast<std::size_t>(count), 0))});
+    const auto* scale = constant(node, 1);
+    if (scale == nullptr) return;
+    const auto count = static_cast<std::size_t>(scale->count());
+    node.set_inputs({node.inputs()[0], node.inputs()[1], add("zeros", scale->dims, Floats(count, 0))});
   }
 
-  onnx::Model& model_;
-  const ValueTypes& types_;
-  const Store& store_;
-  Index index_;
-  std::vector<onnx::Tensor> added_;
   std::string one_;
   std::size_t reciprocals_ = 0, instances_ = 0;
 };
 
+// Nodes of one type, each by another one.
+class Exchanger : Rewriter {
+ public:
+  using Rewriter::Rewriter;
+
+  Notes uniform_prelus() {
+    std::size_t found = 0;
+    for (auto& node : model_.graph.nodes) {
+      const auto* slope = node.is("PRelu") ? floats(node, 1) : nullptr;
+      if (slope == nullptr || slope->count() == 0) continue;
+      const auto slopes = floats_of(*slope);
+      if (std::any_of(slopes.begin(), slopes.end(), [&](float v) { return v != slopes.front(); })) continue;
+      exchange(node, "LeakyRelu", {node.inputs().front()}, {onnx::Attribute::of_float("alpha", slopes.front())});
+      ++found;
+    }
+    return finish(found, count_with_noun(found, "PRelu") + " with one slope for all channels became LeakyRelu");
+  }
+
+  // Between 16 bits the HTP leaves PRelu to the CPU.
+  Notes part_prelus() {
+    std::size_t found = 0;
+    rebuild([&](const onnx::Node& node) {
+      const auto& x = node.inputs().empty() ? std::string() : node.inputs()[0];
+      if (!node.is("PRelu") || type_of(model_, types_, x) != onnx::DataType::float32) return false;
+      const auto put = [&](const char* type, std::vector<std::string> inputs, const std::string& output) {
+        return add(node, type, fresh(node.id() + "_" + type), std::move(inputs), output);
+      };
+      const auto positive = put("Relu", {x}, fresh(x + "_positive"));
+      const auto negative = put("Sub", {x, positive}, fresh(x + "_negative"));
+      const auto scaled = put("Mul", {negative, node.inputs()[1]}, fresh(x + "_scaled"));
+      put("Add", {positive, scaled}, node.outputs()[0]);
+      ++found;
+      return true;
+    });
+    return finish(
+        found, count_with_noun(found, "PRelu") + " became Relu, Sub, Mul and Add, which the HTP computes with 16 bits");
+  }
+
+  Notes squares() {
+    std::size_t found = 0;
+    for (auto& node : model_.graph.nodes) {
+      if (!node.is("Pow") || constant(node, 0) != nullptr) continue;
+      const auto* exponent = any_float_constant(model_, index_, node.inputs()[1]);
+      if (exponent == nullptr || exponent->count() != 1 || !exponent->dims.empty()) continue;
+      if (onnx::to_doubles(*exponent).front() != 2) continue;
+      node.set_op_type("Mul");
+      node.set_inputs({node.inputs()[0], node.inputs()[0]});
+      ++found;
+    }
+    return finish(found, count_with_noun(found, "Pow") + " by 2 became Mul, which runs on integers");
+  }
+};
+
 }  // namespace
 
-Notes rewrite_for_htp(onnx::Model& model, const ValueTypes& types, const Store& store) {
-  return Rewriter(model, types, store).run();
+Notes compose_gelus(onnx::Model& model, const ValueTypes& types) { return GeluComposer(model, types).run(); }
+
+Notes compose_hard_sigmoids(onnx::Model& model, ValueTypes& types) { return HardSigmoidComposer(model, types).run(); }
+
+Notes take_hard_swishes_apart(onnx::Model& model, ValueTypes& types) {
+  return SwishRewriter(model, types).take_apart(types);
 }
 
-Notes squares_to_mul(onnx::Model& model) {
-  const Index index(model);
-  std::size_t squares = 0;
-  for (auto& node : model.graph.nodes) {
-    if (!node.is("Pow") || index.initializer(node.inputs()[0]) != kNone) continue;
-    const auto* exponent = any_float_constant(model, index, node.inputs()[1]);
-    if (exponent == nullptr || exponent->count() != 1 || !exponent->dims.empty()) continue;
-    if (onnx::to_doubles(*exponent).front() != 2) continue;
-    node.set_op_type("Mul");
-    node.set_inputs({node.inputs()[0], node.inputs()[0]});
-    ++squares;
-  }
-  if (squares == 0) return {};
-  drop_unused_initializers(model);
-  return {count_with_noun(squares, "Pow") + " by 2 became Mul, which runs on integers"};
+void compose_hard_swishes(onnx::Model& model) {
+  if (model.opset() >= kOpsetOfHardSwish) SwishRewriter(model).compose();
+}
+
+Notes uniform_prelus(onnx::Model& model) { return Exchanger(model).uniform_prelus(); }
+Notes part_prelus(onnx::Model& model, const ValueTypes& types) { return Exchanger(model, types).part_prelus(); }
+Notes squares_to_mul(onnx::Model& model) { return Exchanger(model).squares(); }
+
+Notes rewrite_for_htp(onnx::Model& model, const ValueTypes& types, const Store& store) {
+  return HtpRewriter(model, types, store).run();
 }
 
 bool has_instance_norm(const onnx::Model& model) {

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
@@ -18,6 +17,7 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
@@ -110,7 +110,8 @@ std::vector<int> weight_makers(const onnx::Model& model, const std::set<std::str
     for (const auto& output : nodes[n].outputs()) {
       for (const int reader : index.consumers(output)) {
         const auto r = static_cast<std::size_t>(reader);
-        const bool is_weight = is_product(nodes[r]) || (nodes[r].is("Gather") && nodes[r].inputs()[0] == output);
+        const bool is_weight =
+            is_product(nodes[r]) || (has_trait(nodes[r], Trait::looks_up) && nodes[r].inputs()[0] == output);
         const bool takes = depends[r] ? is_weight && !turns_matrix(nodes[n]) && !left.contains(output)
                                       : wanted[r] || (turns_matrix(nodes[r]) && !left.contains(output));
         if (takes) wanted[n] = true;
@@ -470,13 +471,6 @@ namespace {
 constexpr std::uint64_t kLeastBytesToRecompute = 1024;
 constexpr std::uint64_t kShapes = 128;  // bytes that do not count, of shapes and axes
 
-// What is written the same way in every opset that detent writes.
-bool is_the_same_in_all_opsets(const onnx::Node& node) {
-  constexpr std::array<std::string_view, 12> kTypes{"Cast", "Transpose", "Reshape", "Identity", "Expand", "Concat",
-                                                    "Mul",  "Add",       "Sub",     "Div",      "Sin",    "Cos"};
-  return std::find(kTypes.begin(), kTypes.end(), node.op_type()) != kTypes.end() && node.domain().empty();
-}
-
 class Unfolding {
  public:
   Unfolding(onnx::Model& model, const FoldedConstants& folded) : model_(model), folded_(folded) {
@@ -539,7 +533,7 @@ class Unfolding {
   bool add_maker(const std::string& name, Chain& chain) const {
     const auto maker = maker_.at(name);
     const auto& node = folded_.nodes[maker];
-    if (!is_the_same_in_all_opsets(node) || node.body() != 0 || node.outputs().size() != 1 || made_.contains(name))
+    if (!is_on(node, List::in_all_opsets) || node.body() != 0 || node.outputs().size() != 1 || made_.contains(name))
       return false;
     if (!chain.nodes.insert(maker).second) return true;
     return std::all_of(node.inputs().begin(), node.inputs().end(),

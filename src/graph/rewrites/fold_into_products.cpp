@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 
@@ -23,35 +24,6 @@ struct BatchNorm {
   Floats scale, shift, mean, variance;
   float epsilon = 1e-5F;
 };
-
-std::optional<BatchNorm> read_batch_norm(const onnx::Model& model, const Index& index, const onnx::Node& node) {
-  if (!node.is("BatchNormalization") || node.int_or("training_mode", 0) != 0 || node.int_or("spatial", 1) != 1)
-    return std::nullopt;
-  if (node.outputs().empty()) return std::nullopt;
-  for (std::size_t o = 1; o < node.outputs().size(); ++o) {
-    if (!node.outputs()[o].empty()) return std::nullopt;
-  }
-  BatchNorm bn;
-  Floats* const parts[] = {&bn.scale, &bn.shift, &bn.mean, &bn.variance};
-  for (std::size_t p = 0; p < 4; ++p) {
-    const auto* tensor = float32_constant(model, index, node, p + 1);
-    if (tensor == nullptr) return std::nullopt;
-    *parts[p] = floats_of(*tensor);
-    if (parts[p]->size() != bn.scale.size()) return std::nullopt;
-  }
-  bn.epsilon = node.float_or("epsilon", 1e-5F);
-  return bn;
-}
-
-// The one Conv or ConvTranspose that feeds only this node, or kNone.
-int folding_target(const onnx::Model& model, const Index& index, const onnx::Node& bn) {
-  const std::string& value = bn.inputs().front();
-  const int producer = index.producer(value);
-  if (producer == kNone || only_reader(index, value) == kNone) return kNone;
-  const auto& conv = model.graph.nodes[static_cast<std::size_t>(producer)];
-  const bool transposed = conv.is("ConvTranspose") && conv.int_or("group", 1) == 1;
-  return (conv.is("Conv") || transposed) && conv.inputs().size() >= 2 ? producer : kNone;
-}
 
 // Multiplies the weights of each output channel: axis 0 for Conv [M, C/g, k…], axis 1 for ConvTranspose [C, M, k…].
 Floats scaled_weight(const onnx::Tensor& weight, const Floats& scale, bool transposed) {
@@ -82,101 +54,112 @@ Floats folded_bias(const BatchNorm& bn, const Floats& scale, const onnx::Tensor*
   return b;
 }
 
-bool fold(onnx::Model& model, Index& index, const BatchNorm& bn, const onnx::Node& bn_node, onnx::Node& conv,
-          const Store& store) {
-  const bool transposed = conv.is("ConvTranspose");
-  const auto* weight = float32_constant(model, index, conv, 1);
-  const bool has_bias = conv.inputs().size() > 2 && !conv.inputs()[2].empty();
-  const auto* bias = has_bias ? float32_constant(model, index, conv, 2) : nullptr;
-  if (weight == nullptr || (has_bias && bias == nullptr)) return false;
-  const auto channels = static_cast<std::int64_t>(bn.scale.size());
-  if (weight->dims.size() < 3 || weight->dims[transposed ? 1 : 0] != channels || weight->count() == 0) return false;
-  if (bias != nullptr && bias->count() != channels) return false;
+class BatchNormFolder : Rewriter {
+ public:
+  using Rewriter::Rewriter;
 
-  const Floats scale = scale_of(bn);
-  const std::string bias_source =
-      bias != nullptr ? "ConvBnFusion_B_" + bias->name : "ConvBnFusion_BN_B_" + bn_node.inputs()[2];
-  auto new_weight = stored_floats(index.fresh_name("ConvBnFusion_W_" + weight->name), weight->dims,
-                                  scaled_weight(*weight, scale, transposed), store);
-  auto new_bias = stored_floats(index.fresh_name(bias_source), {channels}, folded_bias(bn, scale, bias), store);
-  conv.set_inputs({conv.inputs()[0], new_weight.name, new_bias.name});
-  conv.set_output(0, bn_node.outputs().front());
-  model.graph.initializers.push_back(std::move(new_weight));
-  model.graph.initializers.push_back(std::move(new_bias));
-  return true;
-}
-
-}  // namespace
-
-Notes fold_batch_norm(onnx::Model& model, const Store& store) {
-  Index index(model);
-  std::vector<bool> removed(model.graph.nodes.size());
-  std::size_t removed_count = 0;
-  // A weight that two convolutions share is folded into the first only: the copy would cost what sharing saves.
-  std::unordered_set<std::string> folded_weights;
-  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    const auto bn = read_batch_norm(model, index, model.graph.nodes[n]);
-    if (!bn) continue;
-    const int target = folding_target(model, index, model.graph.nodes[n]);
-    if (target == kNone) continue;
-    auto& conv = model.graph.nodes[static_cast<std::size_t>(target)];
-    const std::string weight = conv.inputs()[1];
-    if (folded_weights.contains(weight) || !fold(model, index, *bn, model.graph.nodes[n], conv, store)) continue;
-    folded_weights.insert(weight);
-    removed[n] = true;
-    ++removed_count;
+  Notes fold_all() {
+    std::size_t count = 0;
+    // A weight that two convolutions share is folded into the first only: the copy would cost what sharing saves.
+    std::unordered_set<std::string> folded_weights;
+    for (std::size_t n = 0; n < removed_.size(); ++n) {
+      const auto& node = model_.graph.nodes[n];
+      const auto bn = read(node);
+      const int target = bn ? folding_target(node) : kNone;
+      if (target == kNone) continue;
+      const std::string weight = node_at(target).inputs()[1];
+      if (folded_weights.contains(weight) || !fold(*bn, node, node_at(target))) continue;
+      folded_weights.insert(weight);
+      removed_[n] = true;
+      ++count;
+    }
+    return finish(count, fmt::format("folded into the convolutions before them: {}",
+                                     count_with_noun(count, "BatchNormalization node")));
   }
-  if (removed_count == 0) return {};
-  remove_nodes(model, removed);
-  drop_unused_initializers(model);
-  return {fmt::format("folded into the convolutions before them: {}",
-                      count_with_noun(removed_count, "BatchNormalization node"))};
-}
 
-Notes batch_norms_as_convolutions(onnx::Model& model, const ValueTypes& types, const Store& store) {
-  constexpr std::size_t kImageRank = 4;
-  Index index(model);
-  std::size_t changed = 0;
-  for (auto& node : model.graph.nodes) {
-    const auto bn = read_batch_norm(model, index, node);
-    const auto type = bn ? types.find(node.inputs().front()) : types.end();
-    if (type == types.end() || !type->second.shape || type->second.shape->size() != kImageRank) continue;
-    const auto channels = static_cast<std::int64_t>(bn->scale.size());
-    const Floats scale = scale_of(*bn);
-    auto weight = stored_floats(index.fresh_name(node.inputs()[1] + "_weight"), {channels, 1, 1, 1}, scale, store);
-    auto bias = stored_floats(index.fresh_name(node.inputs()[2] + "_bias"), {channels},
-                              folded_bias(*bn, scale, nullptr), store);
-    const int body = node.body();
-    node = onnx::Node("Conv", node.name(), {node.inputs().front(), weight.name, bias.name}, {node.outputs().front()},
-                      {onnx::Attribute::of_int("group", channels), onnx::Attribute::of_ints("kernel_shape", {1, 1})});
-    node.set_body(body);
-    model.graph.initializers.push_back(std::move(weight));
-    model.graph.initializers.push_back(std::move(bias));
-    ++changed;
+  Notes as_convolutions() {
+    constexpr std::size_t kImageRank = 4;
+    std::size_t changed = 0;
+    for (auto& node : model_.graph.nodes) {
+      const auto bn = read(node);
+      if (!bn || rank_of(types_, node.inputs().front()) != kImageRank) continue;
+      const auto channels = static_cast<std::int64_t>(bn->scale.size());
+      const Floats scale = scale_of(*bn);
+      const auto weight = add(node.inputs()[1] + "_weight", {channels, 1, 1, 1}, scale);
+      const auto bias = add(node.inputs()[2] + "_bias", {channels}, folded_bias(*bn, scale, nullptr));
+      exchange(node, "Conv", {node.inputs().front(), weight, bias},
+               {onnx::Attribute::of_int("group", channels), onnx::Attribute::of_ints("kernel_shape", {1, 1})});
+      ++changed;
+    }
+    return finish(changed, fmt::format("made convolutions of one place for each channel: {}",
+                                       count_with_noun(changed, "BatchNormalization node")));
   }
-  if (changed == 0) return {};
-  drop_unused_initializers(model);
-  return {fmt::format("made convolutions of one place for each channel: {}",
-                      count_with_noun(changed, "BatchNormalization node"))};
-}
 
-namespace {
+ private:
+  std::optional<BatchNorm> read(const onnx::Node& node) const {
+    const auto is_named = [](const std::string& output) { return !output.empty(); };
+    if (!node.is("BatchNormalization") || node.int_or("training_mode", 0) != 0 || node.int_or("spatial", 1) != 1 ||
+        node.outputs().empty() || std::any_of(node.outputs().begin() + 1, node.outputs().end(), is_named))
+      return std::nullopt;
+    BatchNorm bn;
+    Floats* const parts[] = {&bn.scale, &bn.shift, &bn.mean, &bn.variance};
+    for (std::size_t p = 0; p < 4; ++p) {
+      const auto* tensor = floats(node, p + 1);
+      if (tensor == nullptr) return std::nullopt;
+      *parts[p] = floats_of(*tensor);
+      if (parts[p]->size() != bn.scale.size()) return std::nullopt;
+    }
+    bn.epsilon = node.float_or("epsilon", 1e-5F);
+    return bn;
+  }
+
+  // The one Conv or ConvTranspose that feeds only this node, or kNone.
+  int folding_target(const onnx::Node& bn) const {
+    const int producer = index_.producer(bn.inputs().front());
+    if (producer == kNone || only_reader(bn.inputs().front()) == kNone) return kNone;
+    const auto& conv = node_at(producer);
+    const bool transposed = conv.is("ConvTranspose") && conv.int_or("group", 1) == 1;
+    return (conv.is("Conv") || transposed) && conv.inputs().size() >= 2 ? producer : kNone;
+  }
+
+  bool fold(const BatchNorm& bn, const onnx::Node& bn_node, onnx::Node& conv) {
+    const bool transposed = conv.is("ConvTranspose");
+    const auto* weight = floats(conv, 1);
+    const bool has_bias = conv.inputs().size() > 2 && !conv.inputs()[2].empty();
+    const auto* bias = has_bias ? floats(conv, 2) : nullptr;
+    if (weight == nullptr || (has_bias && bias == nullptr)) return false;
+    const auto channels = static_cast<std::int64_t>(bn.scale.size());
+    if (weight->dims.size() < 3 || weight->dims[transposed ? 1 : 0] != channels || weight->count() == 0) return false;
+    if (bias != nullptr && bias->count() != channels) return false;
+
+    const Floats scale = scale_of(bn);
+    const std::string bias_source =
+        bias != nullptr ? "ConvBnFusion_B_" + bias->name : "ConvBnFusion_BN_B_" + bn_node.inputs()[2];
+    const auto new_weight =
+        add("ConvBnFusion_W_" + weight->name, weight->dims, scaled_weight(*weight, scale, transposed));
+    const auto new_bias = add(bias_source, {channels}, folded_bias(bn, scale, bias));
+    conv.set_inputs({conv.inputs()[0], new_weight, new_bias});
+    conv.set_output(0, bn_node.outputs().front());
+    return true;
+  }
+};
 
 // Each takes away the steps next to a product: of (x + a) * b first the product with b, then the sum.
 constexpr int kPasses = 3;
 
-class FoldingBefore {
+class FoldingBefore : Rewriter {
  public:
   FoldingBefore(onnx::Model& model, ValueTypes& types, const Store& store)
-      : model_(model), types_(types), store_(store), index_(model), removed_(model.graph.nodes.size()) {}
+      : Rewriter(model, types, store), made_types_(types) {}
 
   std::size_t run() {
     for (std::size_t n = 0; n < removed_.size(); ++n) {
       const auto step = step_at(static_cast<int>(n));
       if (step) step->multiplies ? fold_factor(n, *step) : fold_sum(n, *step);
     }
-    remove_nodes(model_, removed_);
-    return static_cast<std::size_t>(std::count(removed_.begin(), removed_.end(), true));
+    const auto count = static_cast<std::size_t>(std::count(removed_.begin(), removed_.end(), true));
+    finish(count, {});
+    return count;
   }
 
  private:
@@ -187,16 +170,14 @@ class FoldingBefore {
     return step;
   }
 
-  const onnx::Node& node_at(int n) const { return model_.graph.nodes[static_cast<std::size_t>(n)]; }
-
   // Empty: not all readers of the value are products of it with constants that nobody else reads.
   std::vector<int> products_of(const std::string& value) const {
     const auto readers = index_.consumers(value);
     const auto is_layer = [&](int reader) {
       const auto& node = node_at(reader);
       if (!is_product(node) || node.inputs().front() != value) return false;
-      const auto* weight = float32_constant(model_, index_, node, kWeightInput);
-      return weight != nullptr && only_reader(index_, weight->name) != kNone;
+      const auto* weight = floats(node, kWeightInput);
+      return weight != nullptr && only_reader(weight->name) != kNone;
     };
     if (index_.is_output(value) || index_.is_captured(value) || !std::all_of(readers.begin(), readers.end(), is_layer))
       return {};
@@ -212,7 +193,7 @@ class FoldingBefore {
                          node.float_or("beta", 1) == 1;
     if (!is_gemm && !(node.is("Conv") && is_unpadded(node))) return false;
     if (node.inputs().size() < 3 || node.inputs()[2].empty()) return true;
-    const auto* bias = float32_constant(model_, index_, node, 2);
+    const auto* bias = floats(node, 2);
     return bias != nullptr && bias->dims == std::vector{channels_of(node)};
   }
 
@@ -226,7 +207,7 @@ class FoldingBefore {
   }
 
   std::int64_t channels_of(const onnx::Node& product) const {
-    const auto& dims = float32_constant(model_, index_, product, kWeightInput)->dims;
+    const auto& dims = floats(product, kWeightInput)->dims;
     return dims[channel_axis(product, dims.size()).value()];
   }
 
@@ -250,7 +231,7 @@ class FoldingBefore {
     removed_[n] = !direct.empty();
     if (!direct.empty()) return;
 
-    const int next = only_reader(index_, scaled);
+    const int next = only_reader(scaled);
     const auto sum = step_at(next);
     if (!sum || sum->multiplies) return;
     const auto products = products_of(node_at(next).outputs().front());
@@ -267,41 +248,32 @@ class FoldingBefore {
 
   // value * factor + sum is (value + sum / factor) * factor.
   std::string unscaled_sum(int node, const std::string& value, double number) {
-    auto& add = model_.graph.nodes[static_cast<std::size_t>(node)];
-    const std::string before = add.outputs().front();
-    const float summand[] = {static_cast<float>(number)};
-    auto constant =
-        onnx::make_tensor<float>(index_.fresh_name(before + "_summand"), onnx::DataType::float32, {}, summand);
-    const std::string after = index_.fresh_name(before + "_unscaled");
-    types_[after] = types_.at(before);
-    add = onnx::Node("Add", add.name(), {value, constant.name}, {after});
-    model_.graph.initializers.push_back(std::move(constant));
+    auto& sum = node_at(node);
+    const std::string before = sum.outputs().front();
+    const auto summand = add(before + "_summand", {}, {static_cast<float>(number)});
+    const std::string after = fresh(before + "_unscaled");
+    made_types_[after] = ValueType(types_.at(before));
+    sum = onnx::Node("Add", sum.name(), {value, summand}, {after});
     return after;
   }
 
   // The product reads `value` instead of value * factor + sum.
   void fold_into(int product, const std::string& value, double factor, double sum) {
-    auto& node = model_.graph.nodes[static_cast<std::size_t>(product)];
-    const auto& weight = *float32_constant(model_, index_, node, kWeightInput);
+    auto& node = node_at(product);
+    const auto& weight = *floats(node, kWeightInput);
     auto inputs = node.inputs();
     inputs[0] = value;
-    std::vector<onnx::Tensor> made;
     if (sum != 0) {
-      made.push_back(shifted_bias(node, weight, sum));
       inputs.resize(2);
-      inputs.push_back(made.back().name);
+      inputs.push_back(shifted_bias(node, weight, sum));
     }
-    if (factor != 1) {
-      const std::vector<float> factors{static_cast<float>(factor)};
-      made.push_back(stored_floats(index_.fresh_name(weight.name + "_scaled"), weight.dims,
-                                   scaled_along(weight, 0, factors), store_));
-      inputs[kWeightInput] = made.back().name;
-    }
+    if (factor != 1)
+      inputs[kWeightInput] =
+          add(weight.name + "_scaled", weight.dims, scaled_along(weight, 0, {static_cast<float>(factor)}));
     node.set_inputs(std::move(inputs));
-    for (auto& tensor : made) model_.graph.initializers.push_back(std::move(tensor));
   }
 
-  onnx::Tensor shifted_bias(const onnx::Node& node, const onnx::Tensor& weight, double sum) {
+  std::string shifted_bias(const onnx::Node& node, const onnx::Tensor& weight, double sum) {
     const auto axis = channel_axis(node, weight.dims.size()).value();
     const auto channels = static_cast<std::size_t>(weight.dims[axis]);
     const auto inner =
@@ -310,37 +282,15 @@ class FoldingBefore {
     std::vector<double> sums(channels);
     const auto values = floats_of(weight);
     for (std::size_t i = 0; i < values.size(); ++i) sums[i / inner % channels] += static_cast<double>(values[i]);
-    const auto* bias = float32_constant(model_, index_, node, 2);
+    const auto* bias = floats(node, 2);
     std::vector<float> result = bias != nullptr ? floats_of(*bias) : std::vector<float>(channels);
     for (std::size_t c = 0; c < channels; ++c)
       result[c] = static_cast<float>(static_cast<double>(result[c]) + sum * sums[c]);
-    return stored_floats(index_.fresh_name((bias != nullptr ? bias : &weight)->name + "_bias"),
-                         {static_cast<std::int64_t>(channels)}, result, store_);
+    return add((bias != nullptr ? bias : &weight)->name + "_bias", {static_cast<std::int64_t>(channels)}, result);
   }
 
-  onnx::Model& model_;
-  ValueTypes& types_;
-  const Store& store_;
-  Index index_;
-  std::vector<bool> removed_;
+  ValueTypes& made_types_;
 };
-
-}  // namespace
-
-Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& store) {
-  std::size_t folded = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const std::size_t more = FoldingBefore(model, types, store).run();
-    folded += more;
-    if (more == 0) break;
-    drop_unused_initializers(model);
-  }
-  if (folded == 0) return {};
-  return {"folded into the products behind them: " + count_with_noun(folded, "node") +
-          " (multiplications and additions of constants)"};
-}
-
-namespace {
 
 // A product whose weight is a constant of its own.
 struct Layer {
@@ -366,26 +316,25 @@ struct Affine {
   }
 };
 
-class FoldingAfter {
+class FoldingAfter : Rewriter {
  public:
-  FoldingAfter(onnx::Model& model, const ValueTypes& types, const Store& store)
-      : model_(model), types_(types), store_(store), index_(model), removed_(model.graph.nodes.size()) {}
+  using Rewriter::Rewriter;
 
-  std::size_t run() {
+  Notes run() {
     std::size_t folded = 0;
     for (std::size_t n = 0; n < removed_.size(); ++n) {
       const auto layer = layer_of(model_.graph.nodes[n]);
       if (layer) folded += fold(model_.graph.nodes[n], *layer);
     }
-    if (folded > 0) remove_nodes(model_, removed_);
-    return folded;
+    return finish(folded, "folded into the products before them: " + count_with_noun(folded, "node") +
+                              " (multiplications and additions of constants)");
   }
 
  private:
   std::optional<Layer> layer_of(const onnx::Node& node) const {
     if (!is_product(node)) return std::nullopt;
-    const auto* weight = float32_constant(model_, index_, node, kWeightInput);
-    if (weight == nullptr || only_reader(index_, weight->name) == kNone || weight->count() == 0) return std::nullopt;
+    const auto* weight = floats(node, kWeightInput);
+    if (weight == nullptr || only_reader(weight->name) == kNone || weight->count() == 0) return std::nullopt;
     const auto axis = channel_axis(node, weight->dims.size());
     if (!axis || (node.is("ConvTranspose") && node.int_or("group", 1) != 1)) return std::nullopt;
     const bool is_convolution = has_trait(node, Trait::convolution);
@@ -393,7 +342,7 @@ class FoldingAfter {
     if (!rank || *rank < 2) return std::nullopt;
     const auto channels = weight->dims[*axis];
     const bool has_bias = node.inputs().size() > 2 && !node.inputs()[2].empty();
-    const auto* bias = has_bias ? float32_constant(model_, index_, node, 2) : nullptr;
+    const auto* bias = has_bias ? floats(node, 2) : nullptr;
     // A MatMul of two matrices is a Gemm without a bias.
     bool takes_bias = !node.is("MatMul") || *rank == 2;
     if (node.is("Gemm") && node.float_or("beta", 1) != 1) takes_bias = false;
@@ -416,17 +365,17 @@ class FoldingAfter {
     Affine all{std::vector<double>(layer.channels, 1), std::vector<double>(layer.channels)};
     std::size_t folded = 0;
     std::string value = node.outputs().front();
-    for (int next = only_reader(index_, value); next != kNone; next = only_reader(index_, value)) {
-      const auto& reader = model_.graph.nodes[static_cast<std::size_t>(next)];
+    for (int next = only_reader(value); next != kNone; next = only_reader(value)) {
+      const auto& reader = node_at(next);
       const auto step = float32_constant_step(model_, index_, reader);
       if (!step || (!step->multiplies && !layer.takes_bias)) break;
       const auto values = by_channel(*step, layer);
       if (values.empty()) break;
       Affine longer = all;
-      add(longer, values, step->multiplies);
+      extend(longer, values, step->multiplies);
       if (!longer.is_finite()) break;
       all = std::move(longer);
-      removed_[static_cast<std::size_t>(next)] = true;
+      remove(next);
       value = reader.outputs().front();
       ++folded;
     }
@@ -436,7 +385,7 @@ class FoldingAfter {
     return folded;
   }
 
-  static void add(Affine& affine, const std::vector<double>& values, bool multiplies) {
+  static void extend(Affine& affine, const std::vector<double>& values, bool multiplies) {
     (multiplies ? affine.scales : affine.shifts) = true;
     for (std::size_t c = 0; c < values.size(); ++c) {
       if (multiplies) affine.scale[c] *= values[c];
@@ -446,52 +395,168 @@ class FoldingAfter {
 
   void rewrite(onnx::Node& node, const Layer& layer, const Affine& affine) {
     auto inputs = node.inputs();
-    std::vector<onnx::Tensor> made;
     if (affine.scales) {
       const std::vector<float> factors(affine.scale.begin(), affine.scale.end());
-      made.push_back(stored_floats(index_.fresh_name(layer.weight->name + "_scaled"), layer.weight->dims,
-                                   scaled_along(*layer.weight, layer.axis, factors), store_));
-      inputs[kWeightInput] = made.back().name;
+      inputs[kWeightInput] =
+          add(layer.weight->name + "_scaled", layer.weight->dims, scaled_along(*layer.weight, layer.axis, factors));
     }
     if (affine.shifts || layer.bias != nullptr) {
       std::vector<float> bias = layer.bias != nullptr ? floats_of(*layer.bias) : std::vector<float>(layer.channels);
       for (std::size_t c = 0; c < bias.size(); ++c)
         bias[c] = static_cast<float>(affine.scale[c] * static_cast<double>(bias[c]) + affine.shift[c]);
-      made.push_back(
-          stored_floats(index_.fresh_name((layer.bias != nullptr ? layer.bias : layer.weight)->name + "_bias"),
-                        {static_cast<std::int64_t>(layer.channels)}, bias, store_));
       inputs.resize(2);
-      inputs.push_back(made.back().name);
+      inputs.push_back(add((layer.bias != nullptr ? layer.bias : layer.weight)->name + "_bias",
+                           {static_cast<std::int64_t>(layer.channels)}, bias));
       if (node.is("MatMul")) node.set_op_type("Gemm");
     }
     node.set_inputs(std::move(inputs));
-    for (auto& tensor : made) model_.graph.initializers.push_back(std::move(tensor));
   }
-
-  onnx::Model& model_;
-  const ValueTypes& types_;
-  const Store& store_;
-  Index index_;
-  std::vector<bool> removed_;
 };
-
-}  // namespace
-
-Notes fold_after_products(onnx::Model& model, const ValueTypes& types, const Store& store) {
-  const std::size_t folded = FoldingAfter(model, types, store).run();
-  if (folded == 0) return {};
-  drop_unused_initializers(model);
-  return {"folded into the products before them: " + count_with_noun(folded, "node") +
-          " (multiplications and additions of constants)"};
-}
-
-namespace {
 
 void give(onnx::Node& node, std::string_view name, const std::vector<std::int64_t>& values) {
   if (node.attribute(name) == nullptr) node.set_attribute(onnx::Attribute::of_ints(name, values));
 }
 
+std::vector<float> inverses(const std::vector<float>& factors) {
+  std::vector<float> result(factors.size());
+  std::transform(factors.begin(), factors.end(), result.begin(), [](float f) { return 1.0F / f; });
+  return result;
+}
+
+// What a normalization multiplies its result by, and adds to it.
+std::vector<std::string> gains_of(const Index& index, const onnx::Node& node, const std::string& value) {
+  const auto& inputs = node.inputs();
+  if (node.outputs()[0] != value || inputs.size() < 2) return {};
+  if (node.is("Mul")) return {inputs[index.initializer(inputs[0]) == kNone ? 1 : 0]};
+  const auto& norm = operator_of(node).norm;
+  const bool joins_with_beta = norm.bias != 0 && norm.beta != 0;
+  if (norm.gain == 0 || norm.gain >= inputs.size() || joins_with_beta) return {};
+  const bool has_beta = norm.beta != 0 && norm.beta < inputs.size() && !inputs[norm.beta].empty();
+  return has_beta ? std::vector{inputs[norm.gain], inputs[norm.beta]} : std::vector{inputs[norm.gain]};
+}
+
+class Scaler : Rewriter {
+ public:
+  Scaler(onnx::Model& model, ValueTypes& types, const Store& store)
+      : Rewriter(model, types, store), made_types_(types) {}
+
+  // The name of the scaled value.
+  std::string scale(const ChannelScaling& scaling) {
+    for (const auto& reader : scaling.readers) multiply(reader.weight, reader.axis, scaling.factors);
+    const std::string name = fresh(scaling.value + "_equalized");
+    if (const auto found = types_.find(scaling.value); found != types_.end())
+      made_types_[name] = ValueType(found->second);
+    if (scaling.maker) {
+      divide_by_maker(scaling, name);
+    } else if (const auto gains = absorbing(scaling); !gains.empty()) {
+      for (const auto& gain : gains) multiply(gain, 0, inverses(scaling.factors));
+      rename(scaling.value, name);
+      made_types_.erase(scaling.value);
+    } else {
+      int first = scaling.readers.front().node;
+      for (const auto& reader : scaling.readers) first = std::min(first, reader.node);
+      insert_mul(first, scaling, scaling.value, inverses(scaling.factors), name);
+    }
+    for (const auto& reader : scaling.readers) node_at(reader.node).set_input(0, name);
+    return name;
+  }
+
+  void finish() {
+    std::vector<onnx::Node> nodes;
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      for (auto& node : before_[static_cast<int>(n)]) nodes.push_back(std::move(node));
+      nodes.push_back(std::move(model_.graph.nodes[n]));
+    }
+    for (auto& node : before_[static_cast<int>(model_.graph.nodes.size())]) nodes.push_back(std::move(node));
+    model_.graph.nodes = std::move(nodes);
+  }
+
+ private:
+  // The constants that can take the factors in: of a normalization whose result and whose constants nobody else reads.
+  std::vector<std::string> absorbing(const ChannelScaling& scaling) const {
+    const int producer = index_.producer(scaling.value);
+    if (producer == kNone || !scaling.last_axis || index_.consumers(scaling.value).size() != scaling.readers.size() ||
+        index_.is_output(scaling.value) || index_.is_captured(scaling.value))
+      return {};
+    const auto is_free = [&](const std::string& name) {
+      const auto* tensor = float32_constant(model_, index_, name);
+      return tensor != nullptr && index_.consumers(name).size() == 1 && tensor->dims.size() == 1 &&
+             tensor->count() == static_cast<std::int64_t>(scaling.factors.size());
+    };
+    auto gains = gains_of(index_, node_at(producer), scaling.value);
+    return std::ranges::all_of(gains, is_free) ? gains : std::vector<std::string>();
+  }
+
+  // [channels], or [channels, 1, …] behind the batch of a convolution's input.
+  std::vector<std::int64_t> shape_for(const ChannelScaling& scaling) const {
+    std::vector<std::int64_t> shape{static_cast<std::int64_t>(scaling.factors.size())};
+    const auto* weight = constant(scaling.maker ? scaling.maker->weight : scaling.readers.front().weight);
+    if (!scaling.last_axis) shape.insert(shape.end(), weight->dims.size() - 2, 1);
+    return shape;
+  }
+
+  void multiply(const std::string& name, std::size_t axis, const std::vector<float>& factors) {
+    auto& tensor = model_.graph.initializers.at(static_cast<std::size_t>(index_.initializer(name)));
+    tensor = stored_floats(tensor.name, tensor.dims, scaled_along(tensor, axis, factors), store_);
+  }
+
+  void rename(const std::string& value, const std::string& name) {
+    auto& node = node_at(index_.producer(value));
+    for (std::size_t i = 0; i < node.outputs().size(); ++i) {
+      if (node.outputs()[i] == value) node.set_output(i, name);
+    }
+  }
+
+  void divide_by_maker(const ChannelScaling& scaling, const std::string& name) {
+    const auto divisors = inverses(scaling.factors);
+    multiply(scaling.maker->weight, 0, divisors);
+    if (!scaling.maker->bias.empty()) multiply(scaling.maker->bias, 0, divisors);
+    const int producer = index_.producer(scaling.value);
+    rename(scaling.value, name);
+    const bool has_others = index_.consumers(scaling.value).size() > scaling.readers.size();
+    if (has_others || index_.is_output(scaling.value) || index_.is_captured(scaling.value)) {
+      insert_mul(producer + 1, scaling, name, scaling.factors, scaling.value);
+    } else {
+      made_types_.erase(scaling.value);
+    }
+  }
+
+  void insert_mul(int position, const ChannelScaling& scaling, const std::string& from,
+                  const std::vector<float>& factors, const std::string& to) {
+    const auto constant = fresh(scaling.value + "_equalize_factor");
+    model_.graph.initializers.push_back(
+        onnx::make_tensor<float>(constant, onnx::DataType::float32, shape_for(scaling), std::span(factors)));
+    before_[position].emplace_back("Mul", fresh(scaling.value + "_Equalize"), std::vector{from, constant},
+                                   std::vector{to});
+  }
+
+  ValueTypes& made_types_;
+  std::map<int, std::vector<onnx::Node>> before_;  // by the node that they come before
+};
+
 }  // namespace
+
+Notes fold_batch_norm(onnx::Model& model, const Store& store) { return BatchNormFolder(model, {}, store).fold_all(); }
+
+Notes batch_norms_as_convolutions(onnx::Model& model, const ValueTypes& types, const Store& store) {
+  return BatchNormFolder(model, types, store).as_convolutions();
+}
+
+Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& store) {
+  std::size_t folded = 0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const std::size_t more = FoldingBefore(model, types, store).run();
+    folded += more;
+    if (more == 0) break;
+  }
+  if (folded == 0) return {};
+  return {"folded into the products behind them: " + count_with_noun(folded, "node") +
+          " (multiplications and additions of constants)"};
+}
+
+Notes fold_after_products(onnx::Model& model, const ValueTypes& types, const Store& store) {
+  return FoldingAfter(model, types, store).run();
+}
 
 void complete_convolutions(onnx::Model& model) {
   const Index index(model);
@@ -516,148 +581,6 @@ void complete_convolutions(onnx::Model& model) {
     if (!pools && node.attribute("group") == nullptr) node.set_attribute(onnx::Attribute::of_int("group", 1));
   }
 }
-
-namespace {
-
-onnx::Tensor& initializer(onnx::Model& model, const Index& index, const std::string& name) {
-  return model.graph.initializers.at(static_cast<std::size_t>(index.initializer(name)));
-}
-
-void replace(onnx::Tensor& tensor, const std::vector<float>& values, const Store& store) {
-  const auto bytes = std::as_bytes(std::span(values));
-  tensor = {tensor.name, tensor.type, tensor.dims, store({bytes.begin(), bytes.end()}), {}, false};
-}
-
-std::vector<float> inverses(const std::vector<float>& factors) {
-  std::vector<float> result(factors.size());
-  std::transform(factors.begin(), factors.end(), result.begin(), [](float f) { return 1.0F / f; });
-  return result;
-}
-
-// What a normalization multiplies its result by, and adds to it.
-std::vector<std::string> gains_of(const Index& index, const onnx::Node& node, const std::string& value) {
-  const auto& inputs = node.inputs();
-  const auto& type = node.op_type();
-  if (node.outputs()[0] != value || inputs.size() < 2) return {};
-  if (type == "RMSNormalization" || type == "SimplifiedLayerNormalization") return {inputs[1]};
-  if (type == "SkipSimplifiedLayerNormalization" && inputs.size() > 2) return {inputs[2]};
-  if (node.is("Mul")) return {inputs[index.initializer(inputs[0]) == kNone ? 1 : 0]};
-  if (!node.is("LayerNormalization")) return {};
-  return inputs.size() > 2 && !inputs[2].empty() ? std::vector{inputs[1], inputs[2]} : std::vector{inputs[1]};
-}
-
-// The constants that can take the factors in: of a normalization whose result and whose constants nobody else reads.
-std::vector<std::string> absorbing(const onnx::Model& model, const Index& index, const ChannelScaling& scaling) {
-  const int producer = index.producer(scaling.value);
-  if (producer == kNone || !scaling.last_axis) return {};
-  const auto& node = model.graph.nodes[static_cast<std::size_t>(producer)];
-  if (index.consumers(scaling.value).size() != scaling.readers.size() || index.is_output(scaling.value) ||
-      index.is_captured(scaling.value)) {
-    return {};
-  }
-  const auto is_free = [&](const std::string& name) {
-    const int i = index.initializer(name);
-    if (i == kNone || index.consumers(name).size() != 1) return false;
-    const auto& tensor = model.graph.initializers[static_cast<std::size_t>(i)];
-    return tensor.type == onnx::DataType::float32 && tensor.dims.size() == 1 &&
-           tensor.count() == static_cast<std::int64_t>(scaling.factors.size());
-  };
-  auto gains = gains_of(index, node, scaling.value);
-  return std::ranges::all_of(gains, is_free) ? gains : std::vector<std::string>();
-}
-
-// [channels], or [channels, 1, …] behind the batch of a convolution's input.
-std::vector<std::int64_t> shape_for(const onnx::Model& model, const Index& index, const ChannelScaling& scaling) {
-  std::vector<std::int64_t> shape{static_cast<std::int64_t>(scaling.factors.size())};
-  if (scaling.last_axis) return shape;
-  const auto& name = scaling.maker ? scaling.maker->weight : scaling.readers.front().weight;
-  const int weight = index.initializer(name);
-  const std::size_t axes = model.graph.initializers[static_cast<std::size_t>(weight)].dims.size() - 2;
-  shape.insert(shape.end(), axes, 1);
-  return shape;
-}
-
-class Scaler {
- public:
-  Scaler(onnx::Model& model, ValueTypes& types, const Store& store)
-      : model_(model), types_(types), store_(store), index_(model) {}
-
-  // The name of the scaled value.
-  std::string scale(const ChannelScaling& scaling) {
-    for (const auto& reader : scaling.readers) multiply(reader.weight, reader.axis, scaling.factors);
-    const std::string name = index_.fresh_name(scaling.value + "_equalized");
-    if (const auto found = types_.find(scaling.value); found != types_.end()) types_[name] = ValueType(found->second);
-    if (scaling.maker) {
-      divide_by_maker(scaling, name);
-    } else if (const auto gains = absorbing(model_, index_, scaling); !gains.empty()) {
-      for (const auto& gain : gains) multiply(gain, 0, inverses(scaling.factors));
-      rename(scaling.value, name);
-      types_.erase(scaling.value);
-    } else {
-      int first = scaling.readers.front().node;
-      for (const auto& reader : scaling.readers) first = std::min(first, reader.node);
-      insert_mul(first, scaling, scaling.value, inverses(scaling.factors), name);
-    }
-    for (const auto& reader : scaling.readers) node_at(reader.node).set_input(0, name);
-    return name;
-  }
-
-  void finish() {
-    std::vector<onnx::Node> nodes;
-    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      for (auto& node : before_[static_cast<int>(n)]) nodes.push_back(std::move(node));
-      nodes.push_back(std::move(model_.graph.nodes[n]));
-    }
-    for (auto& node : before_[static_cast<int>(model_.graph.nodes.size())]) nodes.push_back(std::move(node));
-    model_.graph.nodes = std::move(nodes);
-  }
-
- private:
-  onnx::Node& node_at(int position) { return model_.graph.nodes[static_cast<std::size_t>(position)]; }
-
-  void multiply(const std::string& constant, std::size_t axis, const std::vector<float>& factors) {
-    auto& tensor = initializer(model_, index_, constant);
-    replace(tensor, scaled_along(tensor, axis, factors), store_);
-  }
-
-  void rename(const std::string& value, const std::string& name) {
-    auto& node = node_at(index_.producer(value));
-    for (std::size_t i = 0; i < node.outputs().size(); ++i) {
-      if (node.outputs()[i] == value) node.set_output(i, name);
-    }
-  }
-
-  void divide_by_maker(const ChannelScaling& scaling, const std::string& name) {
-    const auto divisors = inverses(scaling.factors);
-    multiply(scaling.maker->weight, 0, divisors);
-    if (!scaling.maker->bias.empty()) multiply(scaling.maker->bias, 0, divisors);
-    const int producer = index_.producer(scaling.value);
-    rename(scaling.value, name);
-    const bool has_others = index_.consumers(scaling.value).size() > scaling.readers.size();
-    if (has_others || index_.is_output(scaling.value) || index_.is_captured(scaling.value)) {
-      insert_mul(producer + 1, scaling, name, scaling.factors, scaling.value);
-    } else {
-      types_.erase(scaling.value);
-    }
-  }
-
-  void insert_mul(int position, const ChannelScaling& scaling, const std::string& from,
-                  const std::vector<float>& factors, const std::string& to) {
-    const std::string constant = index_.fresh_name(scaling.value + "_equalize_factor");
-    model_.graph.initializers.push_back(onnx::make_tensor<float>(
-        constant, onnx::DataType::float32, shape_for(model_, index_, scaling), std::span(factors)));
-    before_[position].emplace_back("Mul", index_.fresh_name(scaling.value + "_Equalize"), std::vector{from, constant},
-                                   std::vector{to});
-  }
-
-  onnx::Model& model_;
-  ValueTypes& types_;
-  const Store& store_;
-  Index index_;
-  std::map<int, std::vector<onnx::Node>> before_;  // by the node that they come before
-};
-
-}  // namespace
 
 std::vector<float> scaled_along(const onnx::Tensor& weight, std::size_t axis, const std::vector<float>& factors) {
   std::vector<float> values(static_cast<std::size_t>(weight.count()));

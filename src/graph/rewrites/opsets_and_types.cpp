@@ -24,12 +24,11 @@ using onnx::DataType;
 using onnx::Node;
 
 // The model under change: rewritten nodes and new constants are collected beside it.
-class Upgrade {
+class Upgrade : Rewriter {
  public:
   Upgrade(onnx::Model& model, const ValueTypes& types, std::int64_t to)
-      : model_(model), types_(types), index_(model), from_(model.opset()), to_(to) {}
+      : Rewriter(model, types), from_(model.opset()), to_(to) {}
 
-  std::int64_t from() const { return from_; }
   void run();
   std::size_t changed() const { return changed_; }
   Notes take_notes() { return std::move(notes_); }
@@ -44,30 +43,24 @@ class Upgrade {
     return !value.empty() && (!index_.consumers(value).empty() || index_.is_output(value));
   }
   std::optional<std::size_t> rank(const std::string& value) const { return rank_of(types_, value); }
-  std::string fresh(const std::string& wanted) { return index_.fresh_name(wanted); }
-  std::string add_ints(const Node& node, const std::string& what, const std::vector<std::int64_t>& values) {
-    const auto name = fresh(node.id() + "_" + what);
-    model_.graph.initializers.push_back(
-        onnx::make_tensor<std::int64_t>(name, DataType::int64, {static_cast<std::int64_t>(values.size())}, values));
-    return name;
+  using Rewriter::fresh;
+  std::string add_list(const Node& node, const std::string& what, const std::vector<std::int64_t>& values) {
+    return add_ints(node.id() + "_" + what, values);
   }
-  std::string add_floats(const Node& node, const std::string& what, const std::vector<float>& values) {
-    const auto name = fresh(node.id() + "_" + what);
-    model_.graph.initializers.push_back(
-        onnx::make_tensor<float>(name, DataType::float32, {static_cast<std::int64_t>(values.size())}, values));
-    return name;
+  std::string add_list(const Node& node, const std::string& what, const std::vector<float>& values) {
+    return add(node.id() + "_" + what, {static_cast<std::int64_t>(values.size())}, values);
   }
   std::string add_scalar(const Node& node, const std::string& what, float value) {
-    const auto name = fresh(node.id() + "_" + what);
-    model_.graph.initializers.push_back(onnx::make_tensor<float>(name, DataType::float32, {}, {&value, 1}));
-    return name;
+    return add(node.id() + "_" + what, {}, {value});
   }
-  void emit(Node node) { out_.push_back(std::move(node)); }
+  void emit(Node node) { nodes_.push_back(std::move(node)); }
   void note(std::string line) { notes_.push_back(std::move(line)); }
   // The elements of a float constant; none when the value is computed.
   std::vector<double> constant_floats(const std::string& value) const {
-    for (const auto& tensor : model_.graph.initializers) {
-      if (tensor.name == value) return onnx::to_doubles(tensor);
+    for (const std::vector<onnx::Tensor>* tensors : {&std::as_const(model_.graph.initializers), &added_}) {
+      for (const auto& tensor : *tensors) {
+        if (tensor.name == value) return onnx::to_doubles(tensor);
+      }
     }
     return {};
   }
@@ -75,12 +68,8 @@ class Upgrade {
  private:
   void check_bodies(const Node& node) const;
 
-  onnx::Model& model_;
-  const ValueTypes& types_;
-  Index index_;
   std::int64_t from_;
   std::int64_t to_;
-  std::vector<Node> out_;
   std::size_t changed_ = 0;
   Notes notes_;
 };
@@ -96,7 +85,7 @@ Rewrite attribute_to_input(const std::string& name) {
   return [name](Upgrade& up, Node node) {
     if (const auto* a = node.attribute(name)) {
       auto inputs = node.inputs();
-      inputs.push_back(up.add_ints(node, name, a->as_ints()));
+      inputs.push_back(up.add_list(node, name, a->as_ints()));
       node.set_inputs(std::move(inputs));
       node.remove_attribute(name);
     }
@@ -118,7 +107,7 @@ void upgrade_clip(Upgrade& up, Node node) {
 void upgrade_pad(Upgrade& up, Node node) {
   const auto* pads = node.attribute("pads");
   if (pads == nullptr) up.refuse(node, "the attribute 'pads' is missing");
-  std::vector<std::string> inputs{node.inputs().at(0), up.add_ints(node, "pads", pads->as_ints())};
+  std::vector<std::string> inputs{node.inputs().at(0), up.add_list(node, "pads", pads->as_ints())};
   if (const float value = node.float_or("value", 0); value != 0) inputs.push_back(up.add_scalar(node, "value", value));
   node.set_inputs(std::move(inputs));
   node.remove_attribute("pads");
@@ -130,9 +119,9 @@ void upgrade_slice(Upgrade& up, Node node) {
   const auto* starts = node.attribute("starts");
   const auto* ends = node.attribute("ends");
   if (starts == nullptr || ends == nullptr) up.refuse(node, "the attributes 'starts' and 'ends' are missing");
-  std::vector<std::string> inputs{node.inputs().at(0), up.add_ints(node, "starts", starts->as_ints()),
-                                  up.add_ints(node, "ends", ends->as_ints())};
-  if (const auto* axes = node.attribute("axes")) inputs.push_back(up.add_ints(node, "axes", axes->as_ints()));
+  std::vector<std::string> inputs{node.inputs().at(0), up.add_list(node, "starts", starts->as_ints()),
+                                  up.add_list(node, "ends", ends->as_ints())};
+  if (const auto* axes = node.attribute("axes")) inputs.push_back(up.add_list(node, "axes", axes->as_ints()));
   node.set_inputs(std::move(inputs));
   for (const auto* name : {"starts", "ends", "axes"}) node.remove_attribute(name);
   up.emit(std::move(node));
@@ -141,7 +130,7 @@ void upgrade_slice(Upgrade& up, Node node) {
 void upgrade_top_k(Upgrade& up, Node node) {
   const auto* k = node.attribute("k");
   if (k == nullptr) up.refuse(node, "the attribute 'k' is missing");
-  node.set_inputs({node.inputs().at(0), up.add_ints(node, "k", {k->as_int()})});
+  node.set_inputs({node.inputs().at(0), up.add_list(node, "k", std::vector{k->as_int()})});
   node.remove_attribute("k");
   up.emit(std::move(node));
 }
@@ -175,7 +164,7 @@ std::string nearest_mode(Upgrade& up, const Node& node, const std::string& scale
 // Upsample and Resize-10 sample at x_out / scale, which later versions call "asymmetric".
 void upgrade_resize(Upgrade& up, Node node) {
   std::string scales = node.inputs().size() > 1 ? node.inputs()[1] : "";
-  if (const auto* a = node.attribute("scales")) scales = up.add_floats(node, "scales", a->as_floats());
+  if (const auto* a = node.attribute("scales")) scales = up.add_list(node, "scales", a->as_floats());
   if (scales.empty()) up.refuse(node, "it has no scales");
   node.set_inputs({node.inputs().at(0), "", scales});
   node.remove_attribute("scales");
@@ -310,17 +299,15 @@ void Upgrade::check_bodies(const Node& node) const {
 }
 
 void Upgrade::run() {
-  auto nodes = std::move(model_.graph.nodes);
-  for (auto& node : nodes) {
+  rebuild([&](Node& node) {
     check_bodies(node);
-    if (const Change* change = change_for(node, from_, to_)) {
-      ++changed_;
-      change->rewrite(*this, std::move(node));
-    } else {
-      out_.push_back(std::move(node));
-    }
-  }
-  model_.graph.nodes = std::move(out_);
+    const Change* change = change_for(node, from_, to_);
+    if (change == nullptr) return false;
+    ++changed_;
+    change->rewrite(*this, std::move(node));
+    return true;
+  });
+  move_constants_to_model();
   model_.set_opset("", to_);
   // IR versions that ONNX released together with these opsets: 1.8, 1.16, 1.18, 1.19, 1.20.
   const std::int64_t ir_version = to_ > 24 ? 13 : to_ > 23 ? 12 : to_ > 21 ? 11 : to_ > kUpgradedOpset ? 10 : 7;
@@ -377,8 +364,6 @@ onnx::TensorData as_float32(const onnx::Tensor& tensor, const Store& store) {
   });
   return store(std::move(bytes));
 }
-
-onnx::TensorData in_memory(std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); }
 
 using Names = std::unordered_map<std::string, std::string>;
 
@@ -458,7 +443,7 @@ class Raising {
         const auto tensor = onnx::read_attribute_tensor(model_, node, attribute);
         if (!is_low(tensor.type)) continue;
         node.set_attribute(Attribute::of_messages(attribute.name(), Attribute::Kind::t,
-                                                  {onnx::encode_tensor(raised(tensor, in_memory))}));
+                                                  {onnx::encode_tensor(raised(tensor, in_memory()))}));
         ++count_;
       }
     }
@@ -474,7 +459,7 @@ class Raising {
       std::vector<std::string> messages;
       for (std::size_t i = 0; i < attribute.as_graphs().size(); ++i) {
         auto& body = bodies.at(next++);
-        raise(body, names, in_memory, false);
+        raise(body, names, in_memory(), false);
         for (auto& output : body.outputs) {
           if (const auto found = names.find(output.name); found != names.end())
             output = onnx::make_value_info(found->second, output.type, std::move(output.shape));
@@ -520,7 +505,7 @@ Notes half_floats_to_float32(onnx::Model& model, const Store& store, bool keep_i
 }
 
 void relabel_bfloat16_as_float16(onnx::Model& model) {
-  Raising(model, in_memory, Raising::From::bfloat16, DataType::float16).run(false);
+  Raising(model, in_memory(), Raising::From::bfloat16, DataType::float16).run(false);
 }
 
 void bfloat16_to_float32(onnx::Model& model, const Store& store) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -22,31 +23,33 @@
 namespace detent::graph {
 namespace {
 
-class Plain {
- public:
-  Plain(onnx::Model& model, const Store& store) : model_(model), store_(store), index_(model) {}
+using onnx::Node;
+using Dims = std::vector<std::int64_t>;
 
-  std::size_t run() {
+class PlainGemms : Rewriter {
+ public:
+  using Rewriter::Rewriter;
+
+  Notes run() {
     std::size_t changed = 0;
     for (auto& node : model_.graph.nodes) {
       if (!node.is("Gemm")) continue;
       const bool weight = fold_alpha(node), bias = fold_beta(node);
       if (weight || bias) ++changed;
     }
-    for (auto& tensor : made_) model_.graph.initializers.push_back(std::move(tensor));
-    return changed;
+    return finish(changed, "computed into weights and biases: alpha, beta or one bias for all of " +
+                               count_with_noun(changed, "Gemm"));
   }
 
  private:
   bool fold_alpha(onnx::Node& node) {
     const float alpha = node.float_or("alpha", 1);
-    const auto* weight = float32_constant(model_, index_, node, kWeightInput);
-    if (alpha == 1 || weight == nullptr || only_reader(index_, weight->name) == kNone) return false;
+    const auto* weight = floats(node, kWeightInput);
+    if (alpha == 1 || weight == nullptr || only_reader(weight->name) == kNone) return false;
     auto values = floats_of(*weight);
     for (float& value : values) value *= alpha;
     if (!all_finite(values)) return false;
-    made_.push_back(stored_floats(index_.fresh_name(weight->name + "_scaled"), weight->dims, values, store_));
-    node.set_input(kWeightInput, made_.back().name);
+    node.set_input(kWeightInput, add(weight->name + "_scaled", weight->dims, values));
     node.remove_attribute("alpha");
     return true;
   }
@@ -54,9 +57,10 @@ class Plain {
   // The result has a row for each of the input, so that a constant of one row is added to each of them.
   bool fold_beta(onnx::Node& node) {
     const float beta = node.float_or("beta", 1);
-    const auto* weight = float32_constant(model_, index_, node.inputs()[kWeightInput]);
-    if (weight == nullptr && !made_.empty() && made_.back().name == node.inputs()[kWeightInput]) weight = &made_.back();
-    const auto* bias = float32_constant(model_, index_, node, 2);
+    const auto* weight = floats(node, kWeightInput);
+    if (weight == nullptr && !added_.empty() && added_.back().name == node.inputs()[kWeightInput])
+      weight = &added_.back();
+    const auto* bias = floats(node, 2);
     if (weight == nullptr || weight->dims.size() != 2 || bias == nullptr) return false;
     const auto outputs = weight->dims[node.int_or("transB", 0) != 0 ? 0 : 1];
     const bool is_row = bias->count() == 1 || (bias->count() == outputs && bias->dims.back() == outputs);
@@ -66,8 +70,7 @@ class Plain {
     values.resize(static_cast<std::size_t>(outputs), values.front());
     for (float& value : values) value = beta == 0 ? 0 : value * beta;
     if (!all_finite(values)) return false;
-    made_.push_back(stored_floats(index_.fresh_name(bias->name + "_row"), {outputs}, values, store_));
-    node.set_input(2, made_.back().name);
+    node.set_input(2, add(bias->name + "_row", {outputs}, values));
     node.remove_attribute("beta");
     return true;
   }
@@ -75,23 +78,7 @@ class Plain {
   static bool all_finite(const std::vector<float>& values) {
     return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
   }
-
-  onnx::Model& model_;
-  const Store& store_;
-  Index index_;
-  std::vector<onnx::Tensor> made_;
 };
-
-}  // namespace
-
-Notes plain_gemms(onnx::Model& model, const Store& store) {
-  const std::size_t changed = Plain(model, store).run();
-  if (changed == 0) return {};
-  drop_unused_initializers(model);
-  return {"computed into weights and biases: alpha, beta or one bias for all of " + count_with_noun(changed, "Gemm")};
-}
-
-namespace {
 
 constexpr std::int64_t kFewRows = 8;
 
@@ -107,31 +94,25 @@ bool hands_on(const onnx::Node& node) {
   return has_trait(node, Trait::element_wise) || has_trait(node, Trait::renames) || node.is("Softmax");
 }
 
-class FewRowsRewriter {
+class FewRowsRewriter : Rewriter {
  public:
-  FewRowsRewriter(onnx::Model& model, const ValueTypes& types, const Store& store)
-      : model_(model), types_(types), store_(store), index_(model) {}
+  using Rewriter::Rewriter;
 
   Notes run() {
     const auto chosen = followers();
-    if (chosen.empty()) return {};
-    std::vector<onnx::Node> nodes;
-    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      auto& node = model_.graph.nodes[n];
-      if (const auto found = chosen.find(n); found != chosen.end()) {
-        rewrite(node, found->second, nodes);
-      } else {
-        nodes.push_back(std::move(node));
-      }
-    }
-    model_.graph.nodes = std::move(nodes);
-    for (auto& tensor : added_) model_.graph.initializers.push_back(std::move(tensor));
-    drop_unused_initializers(model_);
+    std::size_t n = 0;
+    rebuild([&](const onnx::Node& node) {
+      const auto found = chosen.find(n++);
+      if (found == chosen.end()) return false;
+      rewrite(node, found->second);
+      return true;
+    });
     const bool one = chosen.size() == 1;
-    return {
+    return finish(
+        chosen.size(),
         fmt::format("{} of few rows behind {} get{} a third axis: OpenVINO joins those of two, and computes them "
                     "wrongly where they add no bias",
-                    count_with_noun(chosen.size(), "product"), one ? "another" : "others", one ? "s" : "")};
+                    count_with_noun(chosen.size(), "product"), one ? "another" : "others", one ? "s" : ""));
   }
 
  private:
@@ -161,7 +142,7 @@ class FewRowsRewriter {
   std::optional<Matrix> matrix_of(const onnx::Node& node) const {
     if (!is_matrix_product(node) || node.body() != 0) return std::nullopt;
     Matrix matrix;
-    matrix.weight = float32_constant(model_, index_, node, kWeightInput);
+    matrix.weight = floats(node, kWeightInput);
     if (matrix.weight == nullptr || matrix.weight->dims.size() != 2 || matrix.weight->count() == 0) return std::nullopt;
     const auto found = types_.find(node.inputs()[0]);
     if (found == types_.end() || !found->second.shape || found->second.shape->size() != 2) return std::nullopt;
@@ -184,55 +165,29 @@ class FewRowsRewriter {
     return std::all_of(values.begin(), values.end(), [](float v) { return v == 0; });
   }
 
-  std::string shape(std::vector<std::int64_t> dims) {
-    auto name = index_.fresh_name("shape_of_rows");
-    added_.push_back(onnx::make_tensor<std::int64_t>(
-        name, onnx::DataType::int64, {static_cast<std::int64_t>(dims.size())}, std::span<const std::int64_t>(dims)));
-    return name;
-  }
-
   std::string weight_of(const onnx::Node& node, const Matrix& matrix, std::int64_t rows, std::int64_t columns) {
     const auto& name = node.inputs()[kWeightInput];
     if (!matrix.is_turned && matrix.factor == 1) return name;
     auto values = floats_of(*matrix.weight);
     if (matrix.is_turned) values = transposed(values, matrix.weight->dims, {1, 0});
     for (auto& value : values) value *= matrix.factor;
-    auto fresh = index_.fresh_name(name + "_matrix");
-    added_.push_back(stored_floats(fresh, {rows, columns}, values, store_));
-    return fresh;
+    return add(name + "_matrix", {rows, columns}, values);
   }
 
-  void rewrite(const onnx::Node& node, const Matrix& matrix, std::vector<onnx::Node>& nodes) {
+  void rewrite(const onnx::Node& node, const Matrix& matrix) {
     const auto& dims = matrix.weight->dims;
     const auto rows = dims[matrix.is_turned ? 1 : 0], columns = dims[matrix.is_turned ? 0 : 1];
-    const auto add = [&](const std::string& type, const std::string& name, std::vector<std::string> inputs) {
-      auto output = index_.fresh_name(node.id() + (type == "Reshape" ? "_rows" : "_result"));
-      nodes.emplace_back(type, name, std::move(inputs), std::vector{output});
-      return output;
+    const auto step = [&](const std::string& type, const std::string& name, std::vector<std::string> inputs) {
+      return add(node, type, name, std::move(inputs), fresh(node.id() + (type == "Reshape" ? "_rows" : "_result")));
     };
-    auto value = add("Reshape", index_.fresh_name(node.id() + "_axis"), {node.inputs()[0], shape({1, -1, rows})});
-    value = add("MatMul", node.name(), {value, weight_of(node, matrix, rows, columns)});
-    if (!matrix.bias.empty()) value = add("Add", index_.fresh_name(node.id() + "_bias"), {value, matrix.bias});
-    add("Reshape", index_.fresh_name(node.id() + "_no_axis"), {value, shape({-1, columns})});
-    nodes.back().set_output(0, node.outputs()[0]);
+    const auto shape = [&](const Dims& of) { return add_ints("shape_of_rows", of); };
+    auto value = step("Reshape", fresh(node.id() + "_axis"), {node.inputs()[0], shape({1, -1, rows})});
+    value = step("MatMul", node.name(), {value, weight_of(node, matrix, rows, columns)});
+    if (!matrix.bias.empty()) value = step("Add", fresh(node.id() + "_bias"), {value, matrix.bias});
+    step("Reshape", fresh(node.id() + "_no_axis"), {value, shape({-1, columns})});
+    nodes_.back().set_output(0, node.outputs()[0]);
   }
-
-  onnx::Model& model_;
-  const ValueTypes& types_;
-  const Store& store_;
-  Index index_;
-  std::vector<onnx::Tensor> added_;
 };
-
-}  // namespace
-
-Notes add_axis_for_few_rows(onnx::Model& model, const ValueTypes& types, const Store& store) {
-  return FewRowsRewriter(model, types, store).run();
-}
-
-namespace {
-
-using onnx::Node;
 
 constexpr double kMuchLarger = 16;
 constexpr std::size_t kMostParts = 8;
@@ -289,7 +244,7 @@ bool is_of_channels(const onnx::Tensor& tensor, const Product& product, std::siz
   return tensor.dims[axis] == tensor.count();
 }
 
-bool works_by_element(const Node& node) { return node.is("Relu") || node.is("LeakyRelu") || node.is("Clip"); }
+bool works_by_element(const Node& node) { return has_trait(node, Trait::clips) || node.is("LeakyRelu"); }
 
 // The nodes behind the product that can be had once for each part.
 void follow(const onnx::Model& model, const Index& index, Product& product) {
@@ -413,84 +368,75 @@ onnx::Tensor slice_of(const Sliced& sliced, std::size_t channels, std::size_t fi
   return stored_floats(name, std::move(dims), taken, store);
 }
 
-struct Rewrite {
-  onnx::Model& model;
-  Index& index;
-  const Store& store;
-  std::vector<onnx::Tensor> tensors = {};
+class PartRewriter : Rewriter {
+ public:
+  using Rewriter::Rewriter;
 
-  // Channels `first` to `first + count` under the name `result`.
-  std::vector<Node> part(const Product& product, std::size_t first, std::size_t count, const std::string& result) {
-    std::vector<Node> made;
-    for (std::size_t k = 0; k < product.nodes.size(); ++k) {
-      Node node = model.graph.nodes[product.nodes[k]];
-      if (k > 0)
-        node.set_input(node.inputs()[0] == model.graph.nodes[product.nodes[k - 1]].outputs()[0] ? 0 : 1,
-                       made.back().outputs()[0]);
-      for (const auto& sliced : product.constants) {
-        if (sliced.node != k) continue;
-        const auto name = index.fresh_name(fmt::format("{}_{}", sliced.tensor->name, first));
-        tensors.push_back(slice_of(sliced, product.channels, first, count, name, store));
-        node.set_input(sliced.input, name);
-      }
-      const bool last = k + 1 == product.nodes.size();
-      node.set_output(0, last ? result : index.fresh_name(fmt::format("{}_{}", node.outputs()[0], first)));
-      if (first > 0 && !node.name().empty()) node.set_name(index.fresh_name(fmt::format("{}_{}", node.name(), first)));
-      made.push_back(std::move(node));
+  Notes run(const std::function<bool(const Node&)>& stays) {
+    Notes notes;
+    for (std::size_t n = 0; n < removed_.size(); ++n) {
+      const auto product = stays(model_.graph.nodes[n]) ? std::nullopt : product_at(model_, types_, index_, n);
+      if (!product || !moved_from(model_, index_, result_of(*product)).parts) continue;
+      const auto sizes = sizes_of(*product);
+      Parts parts;
+      const int split = split_behind(model_, index_, *product, parts);
+      if (split == kNone) parts = runs_of(sizes);
+      if (parts.size() < 2 || (split != kNone && !differ(parts, sizes))) continue;
+      part_all(*product, parts, split);
+      notes.push_back(fmt::format("{} was split into {}: its output channels have very different ranges",
+                                  model_.graph.nodes[n].label(), count_with_noun(parts.size(), "product")));
     }
-    return made;
+    if (notes.empty()) return notes;
+    remove_nodes(model_, removed_);
+    std::move(nodes_.begin(), nodes_.end(), std::back_inserter(model_.graph.nodes));
+    move_constants_to_model();
+    sort_topologically(model_);
+    drop_unused_initializers(model_);
+    return notes;
   }
-};
 
-}  // namespace
+ private:
+  std::string result_of(const Product& product) const {
+    return model_.graph.nodes[product.nodes.back()].outputs().front();
+  }
 
-Notes part_products(onnx::Model& model, const ValueTypes& types, const std::function<bool(const Node&)>& stays,
-                    const Store& store) {
-  Index index(model);
-  Rewrite rewrite{model, index, store};
-  std::vector<bool> removed(model.graph.nodes.size());
-  std::vector<Node> made;
-  Notes notes;
-  for (std::size_t n = 0; n < removed.size(); ++n) {
-    const auto product = stays(model.graph.nodes[n]) ? std::nullopt : product_at(model, types, index, n);
-    if (!product) continue;
-    const auto result = model.graph.nodes[product->nodes.back()].outputs().front();
-    if (!moved_from(model, index, result).parts) continue;
-    const auto sizes = sizes_of(*product);
-    Parts parts;
-    const int split = split_behind(model, index, *product, parts);
-    if (split == kNone) parts = runs_of(sizes);
-    if (parts.size() < 2 || (split != kNone && !differ(parts, sizes))) continue;
+  void part_all(const Product& product, const Parts& parts, int split) {
+    const auto result = result_of(product);
     std::vector<std::string> results;
     std::size_t first = 0;
     for (std::size_t p = 0; p < parts.size(); ++p, first += parts[p - 1]) {
-      results.push_back(split != kNone ? model.graph.nodes[static_cast<std::size_t>(split)].outputs()[p]
-                                       : index.fresh_name(fmt::format("{}_{}", result, first)));
-      for (auto& node : rewrite.part(*product, first, parts[p], results.back())) made.push_back(std::move(node));
+      results.push_back(split != kNone ? node_at(split).outputs()[p] : fresh(fmt::format("{}_{}", result, first)));
+      part(product, first, parts[p], results.back());
     }
-    notes.push_back(fmt::format("{} was split into {}: its output channels have very different ranges",
-                                model.graph.nodes[n].label(), count_with_noun(parts.size(), "product")));
-    for (const auto node : product->nodes) removed[node] = true;
+    for (const auto node : product.nodes) removed_[node] = true;
     if (split != kNone) {
-      removed[static_cast<std::size_t>(split)] = true;
+      remove(split);
     } else {
-      const auto name = index.fresh_name(result + "_joined");
-      made.emplace_back("Concat", name, results, std::vector{result},
-                        std::vector{onnx::Attribute::of_int("axis", product->axis)});
+      nodes_.emplace_back("Concat", fresh(result + "_joined"), results, std::vector{result},
+                          std::vector{onnx::Attribute::of_int("axis", product.axis)});
     }
   }
-  if (notes.empty()) return notes;
-  remove_nodes(model, removed);
-  model.graph.nodes.insert(model.graph.nodes.end(), made.begin(), made.end());
-  model.graph.initializers.insert(model.graph.initializers.end(), rewrite.tensors.begin(), rewrite.tensors.end());
-  sort_topologically(model);
-  drop_unused_initializers(model);
-  return notes;
-}
 
-namespace {
-
-using Dims = std::vector<std::int64_t>;
+  // Channels `first` to `first + count` under the name `result`.
+  void part(const Product& product, std::size_t first, std::size_t count, const std::string& result) {
+    for (std::size_t k = 0; k < product.nodes.size(); ++k) {
+      Node node = model_.graph.nodes[product.nodes[k]];
+      if (k > 0)
+        node.set_input(node.inputs()[0] == model_.graph.nodes[product.nodes[k - 1]].outputs()[0] ? 0 : 1,
+                       nodes_.back().outputs()[0]);
+      for (const auto& sliced : product.constants) {
+        if (sliced.node != k) continue;
+        const auto name = fresh(fmt::format("{}_{}", sliced.tensor->name, first));
+        added_.push_back(slice_of(sliced, product.channels, first, count, name, store_));
+        node.set_input(sliced.input, name);
+      }
+      const bool last = k + 1 == product.nodes.size();
+      node.set_output(0, last ? result : fresh(fmt::format("{}_{}", node.outputs()[0], first)));
+      if (first > 0 && !node.name().empty()) node.set_name(fresh(fmt::format("{}_{}", node.name(), first)));
+      nodes_.push_back(std::move(node));
+    }
+  }
+};
 
 bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
 
@@ -546,44 +492,34 @@ std::int64_t product(const Dims& dims) {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-class EinsumRewriter {
+class EinsumRewriter : Rewriter {
  public:
-  EinsumRewriter(onnx::Model& model, const ValueTypes& types, const Store& store)
-      : model_(model), types_(types), store_(store), index_(model) {}
+  using Rewriter::Rewriter;
 
   enum class Which { of_static_shapes, with_weights };
 
   Notes run(Which which) {
-    std::vector<Node> nodes;
     std::size_t count = 0;
-    for (auto& node : model_.graph.nodes) {
-      std::vector<Node> made;
-      if (node.is("Einsum") && node.inputs().size() == 2) {
-        if (which == Which::with_weights) made = product_with_weight(node);
-        if (which == Which::of_static_shapes && node.body() == 0) made = product_of(node);
-      }
-      count += made.empty() ? 0 : 1;
-      if (made.empty()) nodes.push_back(std::move(node));
-      nodes.insert(nodes.end(), made.begin(), made.end());
-    }
-    model_.graph.nodes = std::move(nodes);
-    if (count == 0) return {};
-    for (auto& tensor : added_) model_.graph.initializers.push_back(std::move(tensor));
-    drop_unused_initializers(model_);
-    return {fmt::format("{} became a MatMul", count_with_noun(count, "Einsum"))};
+    rebuild([&](const Node& node) {
+      if (!node.is("Einsum") || node.inputs().size() != 2) return false;
+      const bool made = which == Which::with_weights ? product_with_weight(node) : product_of(node);
+      if (made) ++count;
+      return made;
+    });
+    return finish(count, fmt::format("{} became a MatMul", count_with_noun(count, "Einsum")));
   }
 
  private:
-  // Empty where it is none.
-  std::vector<Node> product_of(const Node& node) {
-    const std::size_t left = index_.initializer(node.inputs()[0]) != kNone ? 1 : 0;
+  // Whether it is one.
+  bool product_of(const Node& node) {
+    if (node.body() != 0) return false;
+    const std::size_t left = constant(node, 0) != nullptr ? 1 : 0;
     const auto e = read_equation(node, left);
-    const auto shape = static_shape(types_, node.inputs()[left]), other = shape_of(node.inputs()[1 - left]);
-    const auto* weight = float32_constant(model_, index_, node, 1 - left);
+    const auto shape = static_shape(types_, node.inputs()[left]), other = shape_of(node, 1 - left);
+    const auto* weight = floats(node, 1 - left);
     if (!e || !shape || !other || shape->size() != e->left.size() || other->size() != e->right.size() ||
-        index_.initializer(node.inputs()[left]) != kNone)
-      return {};
-    steps_.clear();
+        constant(node, left) != nullptr)
+      return false;
     const auto batch = picked(*shape, order(e->left, e->batch)), kept = picked(*shape, order(e->left, e->kept));
     const auto summed = product(picked(*shape, order(e->left, e->summed)));
     const auto added = picked(*other, order(e->right, e->added));
@@ -595,46 +531,41 @@ class EinsumRewriter {
     const bool is_flat = weight == nullptr || !batch.empty() || kept.empty();
     const auto rows = is_flat ? joined(batch, {product(kept)}) : kept;
     if ((is_flat && kept.size() != 1) || e->summed.size() != 1) reshape(node, joined(rows, {summed}));
-    add(Node("MatMul", node.name(), {last_, right}, {""}));
+    step(node, "MatMul", node.name(), {last_, right});
     if ((is_flat && kept.size() != 1) || added.size() != 1) reshape(node, joined(joined(batch, kept), added));
     transpose(node, order(e->batch + e->kept + e->added, e->result));
-    steps_.back().set_output(0, node.outputs()[0]);
-    return std::move(steps_);
+    nodes_.back().set_output(0, node.outputs()[0]);
+    return true;
   }
 
   // Of rows of any number, in a value of any rank.
-  std::vector<Node> product_with_weight(const Node& node) {
+  bool product_with_weight(const Node& node) {
     constexpr std::int64_t kAsBefore = 0;
-    const std::size_t left = index_.initializer(node.inputs()[0]) != kNone ? 1 : 0;
-    const auto& weight = node.inputs()[1 - left];
-    const int position = index_.initializer(weight);
+    const std::size_t left = constant(node, 0) != nullptr ? 1 : 0;
     const auto e = read_equation(node, left);
-    if (!e || position == kNone || index_.initializer(node.inputs()[left]) != kNone) return {};
-    const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(position)];
-    const bool is_float = tensor.type == onnx::DataType::float32 || tensor.type == onnx::DataType::float16 ||
-                          tensor.type == onnx::DataType::bfloat16;
-    if (!is_float || !e->batch.empty() || e->kept.empty() || e->added.empty() || tensor.dims.size() != e->right.size())
-      return {};
-    steps_.clear();
-    const auto summed = product(picked(tensor.dims, order(e->right, e->summed)));
-    const auto added = picked(tensor.dims, order(e->right, e->added));
-    const auto right = second(node, weight, *e, {summed, product(added)});
+    const auto* weight = constant(node, 1 - left);
+    if (!e || weight == nullptr || constant(node, left) != nullptr) return false;
+    const bool is_float = weight->type == onnx::DataType::float32 || weight->type == onnx::DataType::float16 ||
+                          weight->type == onnx::DataType::bfloat16;
+    if (!is_float || !e->batch.empty() || e->kept.empty() || e->added.empty() || weight->dims.size() != e->right.size())
+      return false;
+    const auto summed = product(picked(weight->dims, order(e->right, e->summed)));
+    const auto added = picked(weight->dims, order(e->right, e->added));
+    const auto right = second(node, weight->name, *e, {summed, product(added)});
     const Dims kept(e->kept.size(), kAsBefore);
     last_ = node.inputs()[left];
     transpose(node, order(e->left, e->kept + e->summed));
     if (e->summed.size() != 1) reshape(node, joined(kept, {summed}));
-    add(Node("MatMul", node.name(), {last_, right}, {""}));
+    step(node, "MatMul", node.name(), {last_, right});
     if (added.size() != 1) reshape(node, joined(kept, added));
     transpose(node, order(e->kept + e->added, e->result));
-    steps_.back().set_output(0, node.outputs()[0]);
-    for (auto& step : steps_) step.set_body(node.body());
-    return std::move(steps_);
+    nodes_.back().set_output(0, node.outputs()[0]);
+    return true;
   }
 
-  std::optional<Dims> shape_of(const std::string& value) const {
-    const int position = index_.initializer(value);
-    return position == kNone ? static_shape(types_, value)
-                             : std::optional(model_.graph.initializers[static_cast<std::size_t>(position)].dims);
+  std::optional<Dims> shape_of(const Node& node, std::size_t input) const {
+    const auto* tensor = constant(node, input);
+    return tensor == nullptr ? static_shape(types_, node.inputs()[input]) : std::optional(tensor->dims);
   }
 
   static Dims joined(Dims first, const Dims& second) {
@@ -645,9 +576,7 @@ class EinsumRewriter {
   // The right operand, where it is a constant.
   std::string stored(const std::string& name, const onnx::Tensor& weight, const Equation& e, Dims dims) {
     const auto axes = order(e.right, e.batch + e.summed + e.added);
-    auto matrix = index_.fresh_name(name + "_matrix");
-    added_.push_back(stored_floats(matrix, std::move(dims), transposed(floats_of(weight), weight.dims, axes), store_));
-    return matrix;
+    return add(name + "_matrix", std::move(dims), transposed(floats_of(weight), weight.dims, axes));
   }
 
   // And where it is not.
@@ -658,43 +587,44 @@ class EinsumRewriter {
     return last_;
   }
 
-  void add(Node step) {
-    last_ = index_.fresh_name(step.name().empty() ? step.op_type() : step.name() + "_result");
-    step.set_output(0, last_);
-    steps_.push_back(std::move(step));
+  void step(const Node& node, const std::string& type, const std::string& name, std::vector<std::string> inputs,
+            std::vector<onnx::Attribute> attributes = {}) {
+    last_ =
+        add(node, type, name, std::move(inputs), fresh(name.empty() ? type : name + "_result"), std::move(attributes));
   }
 
   void transpose(const Node& node, const Dims& axes) {
     if (std::is_sorted(axes.begin(), axes.end())) return;
-    add(Node("Transpose", index_.fresh_name(node.id() + "_Transpose"), {last_}, {""},
-             {onnx::Attribute::of_ints("perm", axes)}));
+    step(node, "Transpose", fresh(node.id() + "_Transpose"), {last_}, {onnx::Attribute::of_ints("perm", axes)});
   }
 
   void reshape(const Node& node, const Dims& dims) {
-    const auto shape = index_.fresh_name(node.id() + "_shape");
-    added_.push_back(
-        onnx::make_tensor<std::int64_t>(shape, onnx::DataType::int64, {static_cast<std::int64_t>(dims.size())}, dims));
-    add(Node("Reshape", index_.fresh_name(node.id() + "_Reshape"), {last_, shape}, {""}));
+    const auto shape = add_ints(node.id() + "_shape", dims);
+    step(node, "Reshape", fresh(node.id() + "_Reshape"), {last_, shape});
   }
 
-  onnx::Model& model_;
-  const ValueTypes& types_;
-  const Store& store_;
-  Index index_;
-  std::vector<onnx::Tensor> added_;
-  std::vector<Node> steps_;  // of the product at hand
-  std::string last_;         // what they have made
+  std::string last_;  // what the steps of the product at hand have made
 };
 
 }  // namespace
+
+Notes plain_gemms(onnx::Model& model, const Store& store) { return PlainGemms(model, {}, store).run(); }
+
+Notes add_axis_for_few_rows(onnx::Model& model, const ValueTypes& types, const Store& store) {
+  return FewRowsRewriter(model, types, store).run();
+}
+
+Notes part_products(onnx::Model& model, const ValueTypes& types, const std::function<bool(const Node&)>& stays,
+                    const Store& store) {
+  return PartRewriter(model, types, store).run(stays);
+}
 
 Notes einsums_to_matmuls(onnx::Model& model, const ValueTypes& types, const Store& store) {
   return EinsumRewriter(model, types, store).run(EinsumRewriter::Which::of_static_shapes);
 }
 
 Notes einsums_with_weights(onnx::Model& model) {
-  const auto nowhere = [](std::vector<std::byte> bytes) { return onnx::TensorData::owned(std::move(bytes)); };
-  return EinsumRewriter(model, {}, nowhere).run(EinsumRewriter::Which::with_weights);
+  return EinsumRewriter(model).run(EinsumRewriter::Which::with_weights);
 }
 
 }  // namespace detent::graph

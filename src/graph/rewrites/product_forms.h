@@ -1,4 +1,4 @@
-// Einsums as the products of matrices that they are.
+// Operators as the products and sums that they are.
 #pragma once
 
 #include "graph/rewrites/rewrite.h"
@@ -12,5 +12,8 @@ Notes einsums_to_matmuls(onnx::Model& model, const ValueTypes& types, const Stor
 /// The same for an Einsum of any value with a constant whose axes are summed up or new: so exporters write the layers
 /// of attention. Transpose and Reshape make the matrix of the constant, which stays as it is.
 Notes einsums_with_weights(onnx::Model& model);
+
+/// PRelu of float32 becomes relu(x) + slope * (x - relu(x)).
+Notes part_prelus(onnx::Model& model, const ValueTypes& types);
 
 }  // namespace detent::graph

@@ -21,6 +21,7 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/tensor.h"
 
@@ -47,41 +48,28 @@ using onnx::Node;
 
 constexpr std::uint64_t kSeedOfStream = 0;
 
-// Inputs of a normalization.
-struct Norm {
-  std::size_t gain = 0, beta = 0;  // beta: 0: it has none
-  std::size_t bias = 0;            // added to the stream before; 0: none
-  bool joins = false;              // adds two values of the stream
-};
-
-std::optional<Norm> norm_of(const Node& node) {
-  const auto& type = node.op_type();
-  if (node.domain() == "com.microsoft") {
-    if (type == "SkipSimplifiedLayerNormalization") return Norm{2, 0, 3, true};
-    if (type == "SkipLayerNormalization") return Norm{2, 3, 4, true};
-  }
-  if (type == "SimplifiedLayerNormalization" || type == "RMSNormalization") return Norm{1, 0, 0, false};
-  if (node.is("LayerNormalization")) return Norm{1, 2, 0, false};
-  return std::nullopt;
-}
-
 // One of the model's constants: what it becomes.
 struct RotatedWeight {
   std::size_t axis = 0;
   std::string gain;  // the initializer; empty: none
 };
 
-class Stream {
+// Empty where the node lacks it.
+std::string input(const Node& node, std::size_t at) {
+  return at < node.inputs().size() ? node.inputs()[at] : std::string();
+}
+
+class Stream : Rewriter {
  public:
-  Stream(onnx::Model& model, const RotationPlace& place) : model_(model), place_(place), index_(model) {}
+  Stream(onnx::Model& model, const RotationPlace& place) : Rewriter(model), place_(place) {}
 
   void follow(const std::string& embedding) {
     const auto& nodes = model_.graph.nodes;
     const auto start = std::find_if(nodes.begin(), nodes.end(), [&](const auto& n) { return n.id() == embedding; });
-    if (start == nodes.end() || !start->is("Gather") || start->int_or("axis", 0) != 0)
+    if (start == nodes.end() || !has_trait(*start, Trait::looks_up) || start->int_or("axis", 0) != 0)
       throw bad_input(fmt::format("model '{}' has no table that token ids look up", model_.path.string()),
                       "leave out --set rotation");
-    const auto* table = float32_constant(model_, index_, *start, 0);
+    const auto* table = floats(*start, 0);
     if (table == nullptr || table->dims.size() != 2) throw unfit(*start, "its table is no matrix of float32");
     width_ = table->dims[1];
     add_rotated_weight(*start, start->inputs()[0], 1, {});
@@ -96,8 +84,7 @@ class Stream {
 
   std::uint64_t bytes() const {
     const auto bytes_of = [&](const std::string& name) {
-      const auto at = static_cast<std::size_t>(index_.initializer(name));
-      return sizeof(float) * static_cast<std::uint64_t>(model_.graph.initializers[at].count());
+      return sizeof(float) * static_cast<std::uint64_t>(constant(name)->count());
     };
     std::uint64_t sum = tied_ ? bytes_of(tied_->table) : 0;
     for (const auto& [name, weight] : weights_) sum += bytes_of(name);
@@ -133,11 +120,6 @@ class Stream {
                      "leave out --set rotation");
   }
 
-  static const std::string& input(const Node& node, std::size_t at) {
-    static const std::string kNothing;
-    return at < node.inputs().size() ? node.inputs()[at] : kNothing;
-  }
-
   bool in_stream(const std::string& value) const { return stream_.contains(value); }
   bool is_width(const onnx::Tensor* tensor) const {
     return tensor != nullptr && tensor->count() == width_ && !tensor->dims.empty() && tensor->dims.back() == width_;
@@ -146,7 +128,7 @@ class Stream {
   void step(const Node& node) {
     const auto& inputs = node.inputs();
     const bool reads = std::any_of(inputs.begin(), inputs.end(), [&](const auto& v) { return in_stream(v); });
-    if (const auto norm = reads ? norm_of(node) : std::nullopt) return normalize(node, *norm);
+    if (const auto& norm = operator_of(node).norm; reads && norm.gain != 0) return normalize(node, norm);
     if (reads && node.is("Add")) {
       for (const std::size_t at : {0, 1}) {
         if (!in_stream(inputs[at])) follow_writer(node, inputs[at]);
@@ -161,26 +143,25 @@ class Stream {
     }
   }
 
-  void normalize(const Node& node, const Norm& norm) {
+  void normalize(const Node& node, const NormInputs& norm) {
     const auto axis = node.int_or("axis", -1);
     const auto& outputs = node.outputs();
     if (axis != -1 && axis != 2) throw unfit(node, "it is along another axis than the last");
     for (std::size_t at = 1; at < outputs.size() && at < 3; ++at) {
       if (!outputs[at].empty() && !index_.consumers(outputs[at]).empty()) throw unfit(node, "its statistics are read");
     }
-    for (std::size_t at = 0; at < (norm.joins ? 2U : 1U); ++at) {
+    for (std::size_t at = 0; at < (norm.bias != 0 ? 2U : 1U); ++at) {
       if (!in_stream(input(node, at))) follow_writer(node, input(node, at));
     }
-    if (!is_width(float32_constant(model_, index_, node, norm.gain)))
-      throw unfit(node, "its gain is no float32 constant");
+    if (!is_width(floats(node, norm.gain))) throw unfit(node, "its gain is no float32 constant");
     for (const auto at : {norm.beta, norm.bias}) {
-      if (at != 0 && !input(node, at).empty() && !is_width(float32_constant(model_, index_, node, at)))
+      if (at != 0 && !input(node, at).empty() && !is_width(floats(node, at)))
         throw unfit(node, "its bias is no float32 constant");
     }
     if (norm.bias != 0 && !input(node, norm.bias).empty()) add_vector(node, input(node, norm.bias));
     norms_.emplace_back(static_cast<std::size_t>(&node - model_.graph.nodes.data()), norm);
     gains_[outputs[0]] = input(node, norm.gain);
-    if (norm.joins && outputs.size() > 3 && !outputs[3].empty()) stream_.insert(outputs[3]);
+    if (norm.bias != 0 && outputs.size() > 3 && !outputs[3].empty()) stream_.insert(outputs[3]);
   }
 
   void read(const Node& node, const std::string& gain) {
@@ -209,15 +190,16 @@ class Stream {
     }
     const int maker = index_.producer(value);
     if (maker == kNone) throw unfit(reader, fmt::format("'{}' comes from outside", value));
-    const auto& node = model_.graph.nodes[static_cast<std::size_t>(maker)];
+    const auto& node = node_at(maker);
     if (index_.is_output(value) || index_.is_captured(value) || index_.consumers(value).size() != 1)
       throw unfit(node, "what it adds to the stream is read elsewhere too");
     if (is_matrix_product(node)) return written_by_product(node);
-    if (node.is("Gather") && node.int_or("axis", 0) == 0) return add_rotated_weight(node, input(node, 0), 1, {});
+    if (has_trait(node, Trait::looks_up) && node.int_or("axis", 0) == 0)
+      return add_rotated_weight(node, input(node, 0), 1, {});
     if (node.is("Identity") || node.is("Dropout")) return follow_writer(node, input(node, 0));
     if (node.is("Add") || node.is("Mul")) {
       for (const std::size_t at : {0, 1}) {
-        const auto* constant = float32_constant(model_, index_, node, at);
+        const auto* constant = floats(node, at);
         if (constant == nullptr) continue;
         if (node.is("Add") && is_width(constant)) {
           add_vector(node, input(node, at));
@@ -230,7 +212,7 @@ class Stream {
   }
 
   void written_by_product(const Node& node) {
-    const bool is_transposed = node.is("Gemm") && node.int_or("transB", 0) != 0;
+    const bool is_transposed = node.int_or("transB", 0) != 0;
     add_rotated_weight(node, input(node, 1), is_transposed ? 0 : 1, {});
     const auto& bias = node.is("Gemm") ? input(node, 2) : input(node, 9);
     if (bias.empty()) return;
@@ -248,7 +230,7 @@ class Stream {
   void add_rotated_weight(const Node& node, const std::string& name, std::size_t axis, const std::string& gain) {
     const int maker = index_.producer(name);
     if (maker != kNone) {
-      const auto& transpose = model_.graph.nodes[static_cast<std::size_t>(maker)];
+      const auto& transpose = node_at(maker);
       if (!transpose.is("Transpose") || index_.consumers(name).size() != 1 ||
           index_.initializer(input(transpose, 0)) == kNone)
         throw unfit(node, "its weight is no constant matrix of float32");
@@ -265,11 +247,11 @@ class Stream {
       throw unfit(node, "its weight is no matrix of float32 along the stream");
     const bool is_known = weights_.contains(name);
     const std::size_t readers = index_.consumers(name).size();
-    if (is_known && readers == 2 && !tied_ && !node.is("Gather")) {
+    if (is_known && readers == 2 && !tied_ && !has_trait(node, Trait::looks_up)) {
       tied_ = {name, gain, axis, reader.first, reader.second};
       return;
     }
-    const bool may_be_tied = readers == 2 && node.is("Gather");
+    const bool may_be_tied = readers == 2 && has_trait(node, Trait::looks_up);
     if (is_known || index_.is_output(name) || (readers != 1 && !may_be_tied))
       throw unfit(node, fmt::format("its weight '{}' is read elsewhere too", name));
     weights_[name] = {axis, gain};
@@ -306,7 +288,7 @@ class Stream {
   }
 
   // Its gain is in the products now.
-  void rotate_norm(Node& node, const Norm& norm, const OrthogonalRotation& mix) {
+  void rotate_norm(Node& node, const NormInputs& norm, const OrthogonalRotation& mix) {
     const auto gain = floats_of(initializer(input(node, norm.gain)));
     const auto dims = initializer(input(node, norm.gain)).dims;
     if (norm.beta != 0 && !input(node, norm.beta).empty()) {
@@ -317,7 +299,7 @@ class Stream {
       if (index_.consumers(input(node, norm.beta)).size() != 1) throw unfit(node, "its bias is read elsewhere too");
       rotate_vector(input(node, norm.beta), gain, mix);
     }
-    const auto ones = index_.fresh_name(input(node, norm.gain) + "_ones");
+    const auto ones = fresh(input(node, norm.gain) + "_ones");
     const std::vector<float> values(gain.size(), 1.0F);
     model_.graph.initializers.push_back(
         onnx::make_tensor(ones, onnx::DataType::float32, dims, std::span<const float>(values)));
@@ -326,7 +308,7 @@ class Stream {
 
   void untie(const OrthogonalRotation& mix) {
     auto data = rotated(*table_, whole(tied_->axis), gains_of(tied_->gain), mix, next_file(), place_.threads);
-    const auto name = index_.fresh_name(tied_->table + "_scores");
+    const auto name = fresh(tied_->table + "_scores");
     model_.graph.initializers.push_back({name, table_->type, table_->dims, std::move(data), {}, false});
     model_.graph.nodes[tied_->node].set_input(tied_->input, name);
     notes_.push_back(
@@ -335,15 +317,13 @@ class Stream {
                     printable(tied_->table)));
   }
 
-  onnx::Model& model_;
   const RotationPlace& place_;
-  Index index_;
   std::int64_t width_ = 0;
   std::set<std::string> stream_;              // values
   std::map<std::string, std::string> gains_;  // of normalized values
   std::map<std::string, RotatedWeight> weights_;
   std::set<std::string> vectors_;
-  std::vector<std::pair<std::size_t, Norm>> norms_;
+  std::vector<std::pair<std::size_t, NormInputs>> norms_;
   std::optional<Tied> tied_;
   std::optional<onnx::Tensor> table_;
   std::size_t files_ = 0;
@@ -379,9 +359,9 @@ struct Part {
   RotatedPart where;
 };
 
-class Heads {
+class Heads : Rewriter {
  public:
-  Heads(onnx::Model& model, const RotationPlace& place) : model_(model), place_(place), index_(model) {}
+  Heads(onnx::Model& model, const RotationPlace& place) : Rewriter(model), place_(place) {}
 
   std::size_t rotate() {
     std::size_t attentions = 0;
@@ -399,7 +379,7 @@ class Heads {
     std::uint64_t sum = 0;
     for (const auto& node : model_.graph.nodes) {
       for (const auto& part : parts_around(node).parts) {
-        const auto& tensor = model_.graph.initializers[static_cast<std::size_t>(index_.initializer(part.constant))];
+        const auto& tensor = *constant(part.constant);
         if (tensor.dims.size() > 1) sum += sizeof(float) * static_cast<std::uint64_t>(tensor.count());
       }
     }
@@ -407,10 +387,6 @@ class Heads {
   }
 
  private:
-  static std::string input(const Node& node, std::size_t at) {
-    return at < node.inputs().size() ? node.inputs()[at] : std::string();
-  }
-
   struct Parts {
     std::vector<Part> parts;
     std::int64_t size = 0;  // of a head
@@ -442,17 +418,17 @@ class Heads {
     std::string name = value;
     for (int step = 0; step < 2; ++step) {
       const int maker = index_.producer(name);
-      if (maker == kNone || only_reader(index_, name) == kNone) return std::nullopt;
-      const auto& node = model_.graph.nodes[static_cast<std::size_t>(maker)];
+      if (maker == kNone || only_reader(name) == kNone) return std::nullopt;
+      const auto& node = node_at(maker);
       if (node.is("Add") && step == 0) {
         const std::size_t constant = is_own(input(node, 0)) ? 0 : 1;
-        const auto* bias = float32_constant(model_, index_, node, constant);
+        const auto* bias = floats(node, constant);
         if (bias == nullptr || bias->dims.size() != 1 || !is_own(input(node, constant))) return std::nullopt;
         made.parts.push_back({input(node, constant), {0, 0, 0}});
         name = input(node, 1 - constant);
         continue;
       }
-      const auto* weight = node.is("MatMul") ? float32_constant(model_, index_, node, 1) : nullptr;
+      const auto* weight = node.is("MatMul") ? floats(node, 1) : nullptr;
       if (weight == nullptr || weight->dims.size() != 2 || weight->dims[1] % heads != 0 || !is_own(input(node, 1)))
         return std::nullopt;
       made.size = weight->dims[1] / heads;
@@ -463,10 +439,10 @@ class Heads {
   }
 
   std::optional<Part> part_read(const std::string& value, std::int64_t rows) const {
-    const int reader = only_reader(index_, value);
+    const int reader = only_reader(value);
     if (reader == kNone) return std::nullopt;
-    const auto& node = model_.graph.nodes[static_cast<std::size_t>(reader)];
-    const auto* weight = node.is("MatMul") ? float32_constant(model_, index_, node, 1) : nullptr;
+    const auto& node = node_at(reader);
+    const auto* weight = node.is("MatMul") ? floats(node, 1) : nullptr;
     if (weight == nullptr || weight->dims.size() != 2 || weight->dims[0] != rows || !is_own(input(node, 1)))
       return std::nullopt;
     return Part{input(node, 1), {0, 0, static_cast<std::size_t>(rows)}};
@@ -491,9 +467,7 @@ class Heads {
     tensor = {tensor.name, tensor.type, tensor.dims, std::move(data), {}, false};
   }
 
-  onnx::Model& model_;
   const RotationPlace& place_;
-  Index index_;
   std::size_t files_ = 0;
 };
 

@@ -177,7 +177,7 @@ void lower_rest(Run& run) {
   make_own_directory(run, file);
   if (run.options.samples != nullptr) run.options.samples->rewind();
   run.prepared = run::prepare(onnx::read_model(file), work.config, run.load_runtime(), work.directory->scratch(),
-                              run.profiler, run.limits());
+                              run.profiler, run.limits(), {.skipped = run.options.skip_passes});
 }
 
 void select_floats(Run& run) {

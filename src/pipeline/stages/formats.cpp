@@ -145,7 +145,7 @@ std::vector<graph::ChannelScaling> smoothable(const run::Prepared& prepared, con
   std::set<std::string> values;
   for (const auto n : quantization::place_dynamic(model, config, prepared.transposed).nodes) {
     const auto& node = model.graph.nodes[n];
-    placement.selected[n] = node.is("MatMul") || node.is("Gemm");
+    placement.selected[n] = graph::is_matrix_product(node);
     if (placement.selected[n] && values.insert(node.inputs()[0]).second)
       placement.marks.push_back(
           {.value = node.inputs()[0], .granularity = {}, .shares = {}, .float_readers_unrounded = true});

@@ -120,8 +120,8 @@ void canonicalize(Run& run) {
 void prepare(Run& run) {
   const auto& options = run.options;
   run.result.transformer = graph::find_transformer(run.model, run.limits());
-  run.prepared =
-      run::prepare(std::move(run.model), options.config, *run.runtime, run.work->scratch(), run.profiler, run.limits());
+  run.prepared = run::prepare(std::move(run.model), options.config, *run.runtime, run.work->scratch(), run.profiler,
+                              run.limits(), {.skipped = options.skip_passes});
   if (run.shared.original.empty()) {
     run.note(options.notes);
     run.note(run.prepared.notes);

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "detent/config.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/patterns.h"
 #include "graph/traits.h"
 #include "onnx/model.h"
@@ -174,7 +175,7 @@ class Placer {
 
   // Weights that nodes make which were not computed, or that are no matrices then.
   void leave_computed(const Node& node) {
-    if (node.inputs().size() < 2 || node.is("Gather")) return;
+    if (node.inputs().size() < 2 || graph::has_trait(node, graph::Trait::looks_up)) return;
     const int maker = index_.producer(node.inputs()[1]);
     if (maker != graph::kNone && !depends_[static_cast<std::size_t>(maker)])
       leave(node, fmt::format("its weight is made by {}", model_.graph.nodes[static_cast<std::size_t>(maker)].label()));
@@ -272,7 +273,7 @@ class Placer {
 
   // A constant matrix that the node could read in blocks.
   std::optional<Reading> reading_of(const Node& node) const {
-    const bool table = node.is("Gather");
+    const bool table = graph::has_trait(node, graph::Trait::looks_up);
     if (node.inputs().size() < 2) return std::nullopt;
     const auto& value = node.inputs()[table ? 0 : 1];
     const auto* transpose = table ? nullptr : transpose_of(value);
@@ -281,7 +282,7 @@ class Placer {
     const auto& weight = model_.graph.initializers[static_cast<std::size_t>(at)];
     if (weight.dims.size() != 2 || !is_real(weight.type)) return std::nullopt;
     if (table && node.int_or("axis", 0) != 0) return std::nullopt;
-    const bool transposed = (transpose != nullptr) != (node.is("Gemm") && node.int_or("transB", 0) != 0);
+    const bool transposed = (transpose != nullptr) != (node.int_or("transB", 0) != 0);
     return Reading{static_cast<std::size_t>(at), table || transposed, table};
   }
 
@@ -302,7 +303,7 @@ class Placer {
     const auto& node = model_.graph.nodes[n];
     const auto& inputs = node.inputs();
     if (std::count(inputs.begin(), inputs.end(), value) != 1) return false;
-    const bool as_weight = inputs[node.is("Gather") ? 0 : 1] == value;
+    const bool as_weight = inputs[graph::has_trait(node, graph::Trait::looks_up) ? 0 : 1] == value;
     return std::any_of(placement_.tensors.begin(), placement_.tensors.end(), [&](const BlockTensor& t) {
       return (as_weight && (std::binary_search(t.products.begin(), t.products.end(), n) ||
                             std::binary_search(t.tables.begin(), t.tables.end(), n))) ||
@@ -455,7 +456,7 @@ class Placer {
       const auto& gone = placement_.transposes;
       const auto n = static_cast<std::size_t>(reader);
       return reads_in_blocks(reader, name) || std::binary_search(gone.begin(), gone.end(), n) ||
-             (but_tables && model_.graph.nodes[n].is("Gather"));
+             (but_tables && graph::has_trait(model_.graph.nodes[n], graph::Trait::looks_up));
     });
   }
 
@@ -557,7 +558,7 @@ std::vector<std::optional<int>> named_bits(const onnx::Model& model, const Weigh
 std::string reason_against_blocks(const onnx::Node& node, WeightForm form, int bits, std::int64_t columns) {
   constexpr std::int64_t kInByte = 4;
   if (bits != 2) return {};
-  if (node.is("Gather")) return "most versions of ONNX Runtime look up no 2 bits";
+  if (graph::has_trait(node, graph::Trait::looks_up)) return "most versions of ONNX Runtime look up no 2 bits";
   if (form != WeightForm::qdq || !graph::is_product(node)) return {};
   if (columns % kInByte != 0)
     return "ONNX Runtime computes a DequantizeLinear of 2 bits wrongly where the outputs of its product are no "
@@ -619,16 +620,9 @@ struct NormInputs {
 };
 
 std::optional<NormInputs> norm_inputs(const Node& node) {
-  const auto& type = node.op_type();
-  if (node.domain().empty()) {
-    if (type == "LayerNormalization") return NormInputs{1, 2};
-    if (type == "SimplifiedLayerNormalization" || type == "RMSNormalization") return NormInputs{1, graph::kNone};
-  } else if (node.domain() == "com.microsoft") {
-    if (type == "SkipLayerNormalization") return NormInputs{2, 3};
-    if (type == "SkipSimplifiedLayerNormalization") return NormInputs{2, graph::kNone};
-    if (type == "SimplifiedLayerNormalization") return NormInputs{1, graph::kNone};
-  }
-  return std::nullopt;
+  const auto& norm = graph::operator_of(node).norm;
+  if (norm.gain == 0) return std::nullopt;
+  return NormInputs{norm.gain, norm.beta == 0 ? graph::kNone : norm.beta};
 }
 
 class Folds {

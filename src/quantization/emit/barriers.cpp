@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/packed_numbers.h"
 #include "quantization/placement/rules.h"
@@ -44,10 +45,7 @@ bool is_between_integers_in_float(const onnx::Model& model, const graph::Index& 
 }
 
 // Over which the optimizer carries integers.
-bool is_carrier(const Node& node) {
-  static constexpr std::string_view kTypes[] = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
-  return node.domain().empty() && std::find(std::begin(kTypes), std::end(kTypes), node.op_type()) != std::end(kTypes);
-}
+bool is_carrier(const Node& node) { return graph::is_on(node, graph::List::carries_pairs); }
 
 // The QuantizeLinear that the layer's output goes to, or kNone.
 int quantizer_behind(const onnx::Model& model, const graph::Index& index, const Node& layer) {

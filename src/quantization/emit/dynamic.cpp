@@ -44,45 +44,42 @@ TensorData transposed(const TensorData& bytes, std::size_t rows, std::size_t col
   });
 }
 
-class Emitter {
+class Emitter : graph::Rewriter {
  public:
-  Emitter(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights)
-      : model_(std::move(model)),
-        placement_(placement),
-        weights_(weights),
-        index_(model_),
-        scales_rows_(scales_rows(model_)) {}
+  Emitter(onnx::Model& model, const DynamicPlacement& placement, const AssignedValues& weights)
+      : Rewriter(model), placement_(placement), weights_(weights), scales_rows_(scales_rows(model)) {}
 
-  onnx::Model run() {
-    std::vector<Node> nodes;
-    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      auto& node = model_.graph.nodes[n];
-      if (!std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n) || !has_weights(node)) {
-        nodes.push_back(std::move(node));
-      } else {
-        emit(node, nodes);
-      }
-    }
-    model_.graph.nodes = std::move(nodes);
-    for (auto& tensor : new_tensors_) model_.graph.initializers.push_back(std::move(tensor));
+  void run() {
+    std::size_t n = 0;
+    rebuild([&](const Node& node) {
+      const bool is_placed = std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n++);
+      if (is_placed && has_weights(node)) emit(node);
+      return is_placed && has_weights(node);
+    });
+    move_constants_to_model();
     graph::drop_unused_initializers(model_);
-    return std::move(model_);
   }
 
  private:
   // In the body that the node is in; integers of an activation are where it is made, for all that read them.
-  void emit(const Node& node, std::vector<Node>& nodes) {
-    const auto first = nodes.size();
-    if (node.is("Gather")) {
-      look_up(node, nodes);
-    } else if (node.is("LSTM")) {
-      recurrent(node, nodes);
+  void emit(const Node& node) {
+    const auto first = nodes_.size();
+    if (graph::has_trait(node, graph::Trait::looks_up)) {
+      look_up(node);
+    } else if (graph::is_recurrent(node)) {
+      recurrent(node);
     } else {
-      product(node, nodes);
+      product(node);
     }
-    for (auto n = first; n < nodes.size(); ++n) {
-      if (!nodes[n].is("DynamicQuantizeLinear")) nodes[n].set_body(node.body());
+    for (auto n = first; n < nodes_.size(); ++n) {
+      if (!nodes_[n].is("DynamicQuantizeLinear")) nodes_[n].set_body(node.body());
     }
+  }
+
+  void step(const char* type, std::string name, std::vector<std::string> inputs, std::vector<std::string> outputs,
+            std::vector<Attribute> attributes = {}, std::string domain = {}) {
+    nodes_.emplace_back(type, std::move(name), std::move(inputs), std::move(outputs), std::move(attributes),
+                        std::move(domain));
   }
 
   struct Stored {
@@ -94,9 +91,7 @@ class Emitter {
     return std::all_of(inputs.begin(), inputs.end(), [&](auto i) { return weights_.contains(node.inputs()[i]); });
   }
 
-  const Tensor& weight(const std::string& name) const {
-    return model_.graph.initializers[static_cast<std::size_t>(index_.initializer(name))];
-  }
+  const Tensor& weight(const std::string& name) const { return *constant(name); }
 
   // With scales of these dimensions, and zero points as many, or one where all are equal. The last two dimensions of
   // the integers change places where asked for.
@@ -105,8 +100,7 @@ class Emitter {
     const auto [found, is_new] = stored_.try_emplace({name, scale_dims, transpose});
     if (!is_new) return found->second;
     const auto& values = weights_.at(name);
-    Stored names{index_.fresh_name(name + "_quantized"), index_.fresh_name(name + "_scale"),
-                 index_.fresh_name(name + "_zero_point")};
+    Stored names{fresh(name + "_quantized"), fresh(name + "_scale"), fresh(name + "_zero_point")};
     auto tensor = quantized_weight(weight(name), names.integers, {{values.type}, values.granularity}, values.slices);
     if (transpose) {
       const auto rank = tensor.dims.size();
@@ -114,33 +108,31 @@ class Emitter {
                                static_cast<std::size_t>(tensor.dims[rank - 1]));
       std::swap(tensor.dims[rank - 2], tensor.dims[rank - 1]);
     }
-    new_tensors_.push_back(std::move(tensor));
+    added_.push_back(std::move(tensor));
     std::vector<float> scales;
     std::vector<std::int8_t> zeros;
     for (const auto& slice : values.slices) {
       scales.push_back(slice.scale);
       zeros.push_back(static_cast<std::int8_t>(slice.zero_point));
     }
-    new_tensors_.push_back(onnx::make_tensor<float>(names.scale, DataType::float32, scale_dims, scales));
+    added_.push_back(onnx::make_tensor<float>(names.scale, DataType::float32, scale_dims, scales));
     if (one_zero_point) zeros.resize(1);
-    new_tensors_.push_back({names.zero_point,
-                            data_type(values.type),
-                            one_zero_point ? std::vector<std::int64_t>{} : scale_dims,
-                            TensorData::of<std::int8_t>(zeros),
-                            {},
-                            false});
+    added_.push_back({names.zero_point,
+                      data_type(values.type),
+                      one_zero_point ? std::vector<std::int64_t>{} : scale_dims,
+                      TensorData::of<std::int8_t>(zeros),
+                      {},
+                      false});
     return found->second = std::move(names);
   }
 
   // Integers, scale and zero point of an activation.
-  const Stored& quantize(const std::string& value, std::vector<Node>& nodes) {
+  const Stored& quantize(const std::string& value) {
     const auto [found, is_new] = activations_.try_emplace(value);
     if (is_new) {
-      found->second = {index_.fresh_name(value + "_quantized"), index_.fresh_name(value + "_scale"),
-                       index_.fresh_name(value + "_zero_point")};
+      found->second = {fresh(value + "_quantized"), fresh(value + "_scale"), fresh(value + "_zero_point")};
       const auto& [integers, scale, zero_point] = found->second;
-      nodes.emplace_back("DynamicQuantizeLinear", index_.fresh_name(value + "_QuantizeLinear"), std::vector{value},
-                         std::vector{integers, scale, zero_point});
+      step("DynamicQuantizeLinear", fresh(value + "_QuantizeLinear"), {value}, {integers, scale, zero_point});
     }
     return found->second;
   }
@@ -151,39 +143,31 @@ class Emitter {
 
   // Each row of the value over its largest magnitude. What a decoder's first tokens have in some channels is thousands
   // of times as large as what others have, so that one scale for all of them left those nothing.
-  const Rows& scale_rows(const std::string& value, std::vector<Node>& nodes) {
+  const Rows& scale_rows(const std::string& value) {
     const auto [found, is_new] = rows_.try_emplace(value);
     if (!is_new) return found->second;
     auto& [scaled, largest] = found->second;
-    const auto magnitudes = index_.fresh_name(value + "_magnitudes"), most = index_.fresh_name(value + "_most");
-    scaled = index_.fresh_name(value + "_of_rows");
-    largest = index_.fresh_name(value + "_rows");
-    if (least_.empty()) {  // rows of zeros stay what they are
-      const std::vector least{1e-30F};
-      least_ = index_.fresh_name("least_of_rows");
-      new_tensors_.push_back(onnx::make_tensor<float>(least_, DataType::float32, {}, least));
-    }
-    nodes.emplace_back("Abs", index_.fresh_name(value + "_Abs"), std::vector{value}, std::vector{magnitudes});
-    Node reduce("ReduceMax", index_.fresh_name(value + "_ReduceMax"), {magnitudes}, {most});
+    const auto magnitudes = fresh(value + "_magnitudes"), most = fresh(value + "_most");
+    scaled = fresh(value + "_of_rows");
+    largest = fresh(value + "_rows");
+    if (least_.empty()) least_ = add("least_of_rows", {}, {1e-30F});  // rows of zeros stay what they are
+    step("Abs", fresh(value + "_Abs"), {value}, {magnitudes});
+    Node reduce("ReduceMax", fresh(value + "_ReduceMax"), {magnitudes}, {most});
     if (constexpr std::int64_t kAxesAsInput = 18; model_.opset() >= kAxesAsInput) {
-      if (last_axis_.empty()) {
-        const std::vector<std::int64_t> last{-1};
-        last_axis_ = index_.fresh_name("axis_of_rows");
-        new_tensors_.push_back(onnx::make_tensor<std::int64_t>(last_axis_, DataType::int64, {1}, last));
-      }
+      if (last_axis_.empty()) last_axis_ = add_ints("axis_of_rows", {-1});
       reduce.set_inputs({magnitudes, last_axis_});
     } else {
       reduce.set_attribute(Attribute::of_ints("axes", {-1}));
     }
-    nodes.push_back(std::move(reduce));
-    nodes.emplace_back("Max", index_.fresh_name(value + "_Max"), std::vector{most, least_}, std::vector{largest});
-    nodes.emplace_back("Div", index_.fresh_name(value + "_Div"), std::vector{value, largest}, std::vector{scaled});
+    nodes_.push_back(std::move(reduce));
+    step("Max", fresh(value + "_Max"), {most, least_}, {largest});
+    step("Div", fresh(value + "_Div"), {value, largest}, {scaled});
     return found->second;
   }
 
-  void product(const Node& node, std::vector<Node>& nodes) {
+  void product(const Node& node) {
     const auto& name = node.inputs()[1];
-    const bool filter = node.is("Conv");
+    const bool filter = graph::is_convolution(node);
     const auto slices = static_cast<std::int64_t>(weights_.at(name).slices.size());
     std::vector<std::int64_t> scale_dims;
     if (!weights_.at(name).granularity.is_tensor()) scale_dims = {slices};
@@ -191,42 +175,38 @@ class Emitter {
     if (filter && !scale_dims.empty()) scale_dims.insert(scale_dims.end(), weight(name).dims.size() - 2, 1);
     const auto stored = store(name, scale_dims, node.int_or("transB", 0) != 0, filter);  // ConvInteger has one
     const bool by_rows = scales_rows_ && !filter && node.body() == 0;
-    const auto rows = by_rows ? scale_rows(node.inputs()[0], nodes) : Rows{node.inputs()[0], {}};
-    const auto read = quantize(rows.scaled, nodes);
+    const auto rows = by_rows ? scale_rows(node.inputs()[0]) : Rows{node.inputs()[0], {}};
+    const auto read = quantize(rows.scaled);
     const auto& output = node.outputs()[0];
-    const auto sums = index_.fresh_name(output + "_sums"), floats = index_.fresh_name(output + "_sums_cast");
-    const auto scale = index_.fresh_name(output + "_scales");
-    nodes.emplace_back(filter ? "ConvInteger" : "MatMulInteger", node.name(),
-                       std::vector{read.integers, stored.integers, read.zero_point, stored.zero_point},
-                       std::vector{sums}, filter ? node.attributes() : std::vector<Attribute>{});
-    nodes.emplace_back("Cast", index_.fresh_name(node.id() + "_Cast"), std::vector{sums}, std::vector{floats},
-                       std::vector{Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Scales"), std::vector{read.scale, stored.scale},
-                       std::vector{scale});
+    const auto sums = fresh(output + "_sums"), floats = fresh(output + "_sums_cast");
+    const auto scale = fresh(output + "_scales");
+    step(filter ? "ConvInteger" : "MatMulInteger", node.name(),
+         {read.integers, stored.integers, read.zero_point, stored.zero_point}, {sums},
+         filter ? node.attributes() : std::vector<Attribute>{});
+    step("Cast", fresh(node.id() + "_Cast"), {sums}, {floats},
+         {Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    step("Mul", fresh(node.id() + "_Scales"), {read.scale, stored.scale}, {scale});
     const bool has_bias = node.inputs().size() > 2 && !node.inputs()[2].empty();
-    const auto value = has_bias ? index_.fresh_name(output + "_without_bias") : output;
-    const auto made = by_rows ? index_.fresh_name(output + "_by_rows") : value;
-    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Mul"), std::vector{floats, scale}, std::vector{made});
-    if (by_rows)
-      nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Rows"), std::vector{made, rows.largest},
-                         std::vector{value});
+    const auto value = has_bias ? fresh(output + "_without_bias") : output;
+    const auto made = by_rows ? fresh(output + "_by_rows") : value;
+    step("Mul", fresh(node.id() + "_Mul"), {floats, scale}, {made});
+    if (by_rows) step("Mul", fresh(node.id() + "_Rows"), {made, rows.largest}, {value});
     if (!has_bias) return;
-    const auto bias = filter ? spread_bias(node.inputs()[2], weight(name).dims.size(), nodes) : node.inputs()[2];
-    nodes.emplace_back("Add", index_.fresh_name(node.id() + "_Add"), std::vector{value, bias}, std::vector{output});
+    const auto bias = filter ? spread_bias(node.inputs()[2], weight(name).dims.size()) : node.inputs()[2];
+    step("Add", fresh(node.id() + "_Add"), {value, bias}, {output});
   }
 
   // The bias of a convolution with the axes of its result: [1, outputs, 1, 1].
-  std::string spread_bias(const std::string& bias, std::size_t rank, std::vector<Node>& nodes) {
+  std::string spread_bias(const std::string& bias, std::size_t rank) {
     std::vector<std::int64_t> dims(rank, 1);
     dims[1] = -1;
-    const auto shape = index_.fresh_name(bias + "_shape"), spread = index_.fresh_name(bias + "_spread");
-    new_tensors_.push_back(onnx::make_tensor<std::int64_t>(shape, DataType::int64, {std::ssize(dims)}, dims));
-    nodes.emplace_back("Reshape", index_.fresh_name(bias + "_Reshape"), std::vector{bias, shape}, std::vector{spread});
+    const auto shape = add_ints(bias + "_shape", dims), spread = fresh(bias + "_spread");
+    step("Reshape", fresh(bias + "_Reshape"), {bias, shape}, {spread});
     return spread;
   }
 
   // DynamicQuantizeLSTM has its weights as [directions, inputs, 4 * hidden], LSTM as [directions, 4 * hidden, inputs].
-  void recurrent(const Node& node, std::vector<Node>& nodes) {
+  void recurrent(const Node& node) {
     auto inputs = node.inputs();
     inputs.resize(8);
     std::vector<std::string> parameters;
@@ -243,47 +223,40 @@ class Emitter {
     inputs.insert(inputs.end(), parameters.begin(), parameters.end());
     auto attributes = node.attributes();
     std::erase_if(attributes, [](const Attribute& a) { return a.name() == "layout"; });
-    nodes.emplace_back("DynamicQuantizeLSTM", node.name(), std::move(inputs), node.outputs(), std::move(attributes),
-                       kMicrosoftDomain);
+    step("DynamicQuantizeLSTM", node.name(), std::move(inputs), node.outputs(), std::move(attributes),
+         kMicrosoftDomain);
     if (model_.opset(kMicrosoftDomain) == 0) model_.set_opset(kMicrosoftDomain, 1);
   }
 
-  void look_up(const Node& node, std::vector<Node>& nodes) {
+  void look_up(const Node& node) {
     const auto& name = node.inputs()[0];
     const bool by_row = !weights_.at(name).granularity.is_tensor();
     const auto stored = store(
         name, by_row ? std::vector<std::int64_t>{weight(name).dims.front(), 1} : std::vector<std::int64_t>(), false);
     const auto& output = node.outputs()[0];
-    const auto row = index_.fresh_name(output + "_quantized"), floats = index_.fresh_name(output + "_cast");
-    const auto scale = by_row ? index_.fresh_name(output + "_scale") : stored.scale;
-    nodes.emplace_back("Gather", node.name(), std::vector{stored.integers, node.inputs()[1]}, std::vector{row});
-    nodes.emplace_back("Cast", index_.fresh_name(node.id() + "_Cast"), std::vector{row}, std::vector{floats},
-                       std::vector{Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    if (by_row)
-      nodes.emplace_back("Gather", index_.fresh_name(node.id() + "_Scales"),
-                         std::vector{stored.scale, node.inputs()[1]}, std::vector{scale});
+    const auto row = fresh(output + "_quantized"), floats = fresh(output + "_cast");
+    const auto scale = by_row ? fresh(output + "_scale") : stored.scale;
+    step("Gather", node.name(), {stored.integers, node.inputs()[1]}, {row});
+    step("Cast", fresh(node.id() + "_Cast"), {row}, {floats},
+         {Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    if (by_row) step("Gather", fresh(node.id() + "_Scales"), {stored.scale, node.inputs()[1]}, {scale});
     // All rows have one zero point: those that have scales of their own are symmetric.
     auto centred = floats;
     if (const int middle = weights_.at(name).slices.front().zero_point; middle != 0) {
-      const auto zero = index_.fresh_name(output + "_zero_point");
-      const std::vector value{static_cast<float>(middle)};
-      new_tensors_.push_back(onnx::make_tensor<float>(zero, DataType::float32, {}, value));
-      centred = index_.fresh_name(output + "_centred");
-      nodes.emplace_back("Sub", index_.fresh_name(node.id() + "_Sub"), std::vector{floats, zero}, std::vector{centred});
+      const auto zero = add(output + "_zero_point", {}, {static_cast<float>(middle)});
+      centred = fresh(output + "_centred");
+      step("Sub", fresh(node.id() + "_Sub"), {floats, zero}, {centred});
     }
-    nodes.emplace_back("Mul", index_.fresh_name(node.id() + "_Mul"), std::vector{centred, scale}, std::vector{output});
+    step("Mul", fresh(node.id() + "_Mul"), {centred, scale}, {output});
   }
 
-  onnx::Model model_;
   const DynamicPlacement& placement_;
   const AssignedValues& weights_;
-  graph::Index index_;
   bool scales_rows_;
   std::map<std::tuple<std::string, std::vector<std::int64_t>, bool>, Stored> stored_;
   std::map<std::string, Stored> activations_;
   std::map<std::string, Rows> rows_;
   std::string least_, last_axis_;
-  std::vector<Tensor> new_tensors_;
 };
 
 }  // namespace
@@ -295,7 +268,8 @@ bool scales_rows(const onnx::Model& model) {
 }
 
 onnx::Model emit_dynamic(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights) {
-  return Emitter(std::move(model), placement, weights).run();
+  Emitter(model, placement, weights).run();
+  return model;
 }
 
 DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite) {

@@ -181,7 +181,7 @@ void keep_integer_products(Emitted& emitted, const graph::ValueTypes& types) {
     auto& node = model.graph.nodes[n];
     for (const auto& value : fused_inputs(model, index, types, node))
       before.emplace(static_cast<int>(n), barrier_before(node, value, index));
-    if (!node.is("Relu") && !node.is("Clip")) continue;
+    if (!graph::has_trait(node, graph::Trait::clips)) continue;
     const std::string product = node.inputs()[0];
     const auto* maker = producer_of(model, index, product);
     if (maker == nullptr || !multiplies_integers(model, index, *maker) ||

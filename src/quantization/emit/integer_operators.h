@@ -1,6 +1,8 @@
 // Operators on integers that runtimes lack or compute otherwise, written in the forms that they compute well.
 #pragma once
 
+#include <cstddef>
+
 #include "graph/index.h"
 #include "quantization/emit/barriers.h"
 
@@ -33,5 +35,18 @@ void keep_integer_products(Emitted& emitted, const graph::ValueTypes& types);
 /// second operand of a MatMul of two activations, of which it keeps about 8 bits, what a Mul reads of a Tanh, and what
 /// a product with weights reads of a LayerNormalization of 16 rows.
 void widen_operators(Emitted& emitted, const graph::ValueTypes& types, bool htp);
+
+// The QOperator form: operators on integers instead of float operators between Q/DQ pairs.
+
+struct QOperators {
+  std::size_t nodes = 0;  // that compute on integers themselves
+  std::size_t left = 0;   // that stay between pairs: no such operator, 16 bits, or float readers of the result
+};
+
+/// The last rewrite of a Q/DQ model. A node that reads integers of 8 bits through DequantizeLinear, and whose results
+/// go to QuantizeLinear and nowhere else, becomes the operator that ONNX Runtime would run for it: QLinearConv and
+/// QLinearMatMul of ONNX; QGemm, QLinearAdd, -Mul, -Sigmoid, -LeakyRelu, -Softmax, -Concat, -Where, -AveragePool and
+/// -GlobalAveragePool of com.microsoft. One that moves values and keeps their scale takes the integers as they are.
+QOperators to_qoperators(onnx::Model& model);
 
 }  // namespace detent::quantization

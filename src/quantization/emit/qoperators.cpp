@@ -1,5 +1,3 @@
-#include "quantization/emit/qoperators.h"
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -7,9 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "graph/constants.h"
 #include "graph/index.h"
+#include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
+#include "quantization/emit/integer_operators.h"
 #include "quantization/weight_operators.h"
 
 namespace detent::quantization {
@@ -26,56 +27,20 @@ struct Integers {
   std::string values, scale, zero_point;
 };
 
-// How the inputs of an integer operator follow one another.
-enum class Shape {
-  product,  // each input, then scale and zero point of the result, then the bias
-  gemm,     // each input, the bias, then the result
-  plain,    // each input, then the result
-  concat,   // the result, then each input
-  where,    // the condition, each other input, then the result
-};
+using Row = graph::IntegerForm;
+using Shape = graph::IntegerInputs;
 
-struct Row {
-  std::string_view type, integer_type;
-  Shape shape;
-  bool contrib = true;
-};
-
-constexpr Row kRows[] = {
-    {"Conv", "QLinearConv", Shape::product, false},
-    {"MatMul", "QLinearMatMul", Shape::product, false},
-    {"Gemm", "QGemm", Shape::gemm},
-    {"Add", "QLinearAdd", Shape::plain},
-    {"Mul", "QLinearMul", Shape::plain},
-    {"Sigmoid", "QLinearSigmoid", Shape::plain},
-    {"LeakyRelu", "QLinearLeakyRelu", Shape::plain},
-    {"Softmax", "QLinearSoftmax", Shape::plain},
-    {"AveragePool", "QLinearAveragePool", Shape::plain},
-    {"GlobalAveragePool", "QLinearGlobalAveragePool", Shape::plain},
-    {"Concat", "QLinearConcat", Shape::concat},
-    {"Where", "QLinearWhere", Shape::where},
-};
-
-// These read one value and hand on its integers.
-constexpr std::string_view kMoving[] = {"MaxPool", "Reshape", "Transpose", "Squeeze",      "Unsqueeze",
-                                        "Flatten", "Slice",   "Gather",    "DepthToSpace", "SpaceToDepth",
-                                        "Split",   "Expand",  "Identity"};
-
-class Rewriter {
+class Writer : graph::Rewriter {
  public:
-  explicit Rewriter(onnx::Model& model) : model_(model), index_(model), gone_(model.graph.nodes.size(), false) {}
+  using Rewriter::Rewriter;
 
   QOperators run() {
-    for (std::size_t n = 0; n < gone_.size(); ++n) {
+    for (std::size_t n = 0; n < removed_.size(); ++n) {
       const Node& node = model_.graph.nodes[n];
       if (graph::is_q_or_dq(node) || !reads_integers(node)) continue;
       ++(rewrite(n) ? found_.nodes : found_.left);
     }
-    std::vector<Node> nodes;
-    for (std::size_t n = 0; n < gone_.size(); ++n) {
-      if (!gone_[n]) nodes.push_back(std::move(model_.graph.nodes[n]));
-    }
-    model_.graph.nodes = std::move(nodes);
+    graph::remove_nodes(model_, removed_);
     drop_unread_dequantizers();
     graph::drop_unused_initializers(model_);
     if (uses_contrib_ && model_.opset(kMicrosoftDomain) == 0) model_.set_opset(kMicrosoftDomain, 1);
@@ -90,11 +55,6 @@ class Rewriter {
   const Node* producer(const std::string& value) const {
     const int at = value.empty() ? graph::kNone : index_.producer(value);
     return at == graph::kNone ? nullptr : &node_at(at);
-  }
-
-  const onnx::Tensor* constant(const std::string& name) const {
-    const int at = index_.initializer(name);
-    return at == graph::kNone ? nullptr : &model_.graph.initializers[static_cast<std::size_t>(at)];
   }
 
   // What a node of a pair says, with integers of one of these types.
@@ -116,35 +76,29 @@ class Rewriter {
 
   // The QuantizeLinear that is all that reads the value, or kNone.
   int quantizer(const std::string& value) const {
-    const auto readers = index_.consumers(value);
-    if (readers.size() != 1 || index_.is_output(value) || index_.is_captured(value)) return graph::kNone;
-    const auto& node = node_at(readers.front());
+    const int reader = only_reader(value);
+    if (reader == graph::kNone) return graph::kNone;
+    const auto& node = node_at(reader);
     const bool fits = graph::is_quantize_linear(node) && node.inputs()[0] == value &&
                       pair_of(node, node.outputs()[0], false).has_value();
-    return fits ? readers.front() : graph::kNone;
+    return fits ? reader : graph::kNone;
   }
-
-  const Node& node_at(int at) const { return model_.graph.nodes[static_cast<std::size_t>(at)]; }
 
   // A Relu that is all that reads the value, or kNone.
   int relu_behind(const std::string& value) const {
     constexpr std::int64_t kOpsetOfIntegerClip = 12;
-    const auto readers = index_.consumers(value);
-    if (readers.size() != 1 || index_.is_output(value) || index_.is_captured(value)) return graph::kNone;
-    return node_at(readers.front()).is("Relu") && model_.opset() >= kOpsetOfIntegerClip ? readers.front()
-                                                                                        : graph::kNone;
+    const int reader = only_reader(value);
+    const bool fits = reader != graph::kNone && node_at(reader).is("Relu") && model_.opset() >= kOpsetOfIntegerClip;
+    return fits ? reader : graph::kNone;
   }
 
   bool rewrite(std::size_t n) {
     const Node node = model_.graph.nodes[n];
-    if (!node.domain().empty()) return false;
-    const auto row =
-        std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.type == node.op_type(); });
-    if (row != std::end(kRows)) return to_integer_operator(n, node, *row);
-    const bool moves = std::find(std::begin(kMoving), std::end(kMoving), node.op_type()) != std::end(kMoving);
+    const auto& row = graph::operator_of(node).integers;
+    if (row.inputs == Shape::none) return false;
+    if (row.inputs != Shape::handed_on) return to_integer_operator(n, node, row);
     constexpr std::int64_t kOpsetOfIntegerMaxPool = 12;
-    if (node.is("MaxPool") && model_.opset() < kOpsetOfIntegerMaxPool) return false;
-    return moves && move(n, node);
+    return !(node.is("MaxPool") && model_.opset() < kOpsetOfIntegerMaxPool) && move(n, node);
   }
 
   bool to_integer_operator(std::size_t n, const Node& node, const Row& row) {
@@ -157,19 +111,19 @@ class Rewriter {
     if (relu != graph::kNone) {
       // On integers: nothing below the zero point.
       auto& clip = model_.graph.nodes[static_cast<std::size_t>(relu)];
-      const auto before = index_.fresh_name(result.values + "_before_Relu");
+      const auto before = fresh(result.values + "_before_Relu");
       clip = Node("Clip", clip.name(), {before, result.zero_point}, {result.values});
       result.values = before;
     }
     auto attributes = node.attributes();
-    if (row.type == "Gemm") std::erase_if(attributes, [](const Attribute& a) { return a.name() == "beta"; });
-    if (row.type == "Softmax") attributes.push_back(Attribute::of_int("opset", model_.opset()));
-    Node made(std::string(row.integer_type), node.name(), inputs_of(node, row, result), {result.values},
+    if (row.inputs == Shape::gemm) std::erase_if(attributes, [](const Attribute& a) { return a.name() == "beta"; });
+    if (node.is("Softmax")) attributes.push_back(Attribute::of_int("opset", model_.opset()));
+    Node made(std::string(row.operation.type), node.name(), inputs_of(node, row, result), {result.values},
               std::move(attributes), row.contrib ? kMicrosoftDomain : "");
     made.set_body(node.body());
     model_.graph.nodes[n] = std::move(made);
     uses_contrib_ = uses_contrib_ || row.contrib;
-    gone_[static_cast<std::size_t>(at)] = true;
+    remove(at);
     return true;
   }
 
@@ -179,33 +133,33 @@ class Rewriter {
   // ones with signed ones; all other operators read one type.
   bool has_kernel(const Node& node, const Row& row, DataType result) const {
     const bool multiplies = has_bias(row);
-    for (std::size_t i = row.shape == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
+    for (std::size_t i = row.inputs == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
       if (multiplies && (i == 2 || (i == 1 && result == DataType::uint8))) continue;
       if (type_of(read(node.inputs()[i]).value()) != result) return false;
     }
     return true;
   }
 
-  static bool has_bias(const Row& row) { return row.shape == Shape::product || row.shape == Shape::gemm; }
+  static bool has_bias(const Row& row) { return row.inputs == Shape::product || row.inputs == Shape::gemm; }
 
   // Whether all inputs are integers, and what the operator computes with them is the same.
   bool reads_what_it_needs(const Node& node, const Row& row) const {
-    for (std::size_t i = row.shape == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
+    for (std::size_t i = row.inputs == Shape::where ? 1 : 0; i < node.inputs().size(); ++i) {
       const bool bias = has_bias(row) && i == 2;
       if (!read(node.inputs()[i], bias) && !(bias && node.inputs()[i].empty())) return false;
     }
     // The bias of a QGemm has a scale with alpha in it.
-    const bool scaled_bias = row.shape == Shape::gemm && node.float_or("alpha", 1) != 1 && node.inputs().size() > 2;
-    return !scaled_bias && reason_against_exchange(node, row.integer_type).empty();
+    const bool scaled_bias = row.inputs == Shape::gemm && node.float_or("alpha", 1) != 1 && node.inputs().size() > 2;
+    return !scaled_bias && reason_against_exchange(node, row.operation.type).empty();
   }
 
   std::vector<std::string> inputs_of(const Node& node, const Row& row, const Integers& result) const {
     std::vector<std::string> inputs;
     const std::vector<std::string> parameters{result.scale, result.zero_point};
     std::string bias;
-    if (row.shape == Shape::concat) inputs = parameters;
+    if (row.inputs == Shape::concat) inputs = parameters;
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-      if (row.shape == Shape::where && i == 0) {
+      if (row.inputs == Shape::where && i == 0) {
         inputs.push_back(node.inputs()[0]);
       } else if (has_bias(row) && i == 2) {
         if (const auto found = read(node.inputs()[2], true)) bias = found->values;
@@ -214,9 +168,9 @@ class Rewriter {
         inputs.insert(inputs.end(), {found.values, found.scale, found.zero_point});
       }
     }
-    if (row.shape == Shape::gemm) inputs.push_back(bias);
-    if (row.shape != Shape::concat) inputs.insert(inputs.end(), parameters.begin(), parameters.end());
-    if (row.shape == Shape::product && !bias.empty()) inputs.push_back(bias);
+    if (row.inputs == Shape::gemm) inputs.push_back(bias);
+    if (row.inputs != Shape::concat) inputs.insert(inputs.end(), parameters.begin(), parameters.end());
+    if (row.inputs == Shape::product && !bias.empty()) inputs.push_back(bias);
     return inputs;
   }
 
@@ -236,7 +190,7 @@ class Rewriter {
     for (std::size_t o = 0; o < quantizers.size(); ++o) {
       const auto at = static_cast<std::size_t>(quantizers[o]);
       moved.set_output(o, model_.graph.nodes[at].outputs()[0]);
-      gone_[at] = true;
+      removed_[at] = true;
     }
     return true;
   }
@@ -257,15 +211,12 @@ class Rewriter {
     });
   }
 
-  onnx::Model& model_;
-  graph::Index index_;
-  std::vector<bool> gone_;
   bool uses_contrib_ = false;
   QOperators found_;
 };
 
 }  // namespace
 
-QOperators to_qoperators(onnx::Model& model) { return Rewriter(model).run(); }
+QOperators to_qoperators(onnx::Model& model) { return Writer(model).run(); }
 
 }  // namespace detent::quantization

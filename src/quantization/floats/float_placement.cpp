@@ -11,6 +11,7 @@
 
 #include "graph/constants.h"
 #include "graph/decisions.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
 #include "quantization/floats/float_rules.h"
@@ -137,7 +138,7 @@ class Placer {
     const bool is_cast = node.is("Cast");
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!is_float(inputs[i]) || in_mask(rule.float32_inputs, i) || rule.trait == FloatTrait::reads_any) continue;
-      const ConstantUse use{in_mask(rule.divisors, i), in_mask(rule.bounds, i), node.is("Add") || node.is("Sub")};
+      const ConstantUse use{in_mask(rule.divisors, i), in_mask(rule.bounds, i), graph::is_on(node, graph::List::adds)};
       auto text = index_.initializer(inputs[i]) != graph::kNone ? range_.reason_against_constant(inputs[i], use)
                                                                 : range_.reason_against_value(inputs[i]);
       if (!text.empty()) return text;

@@ -9,6 +9,7 @@
 #include "config/presets.h"
 #include "config/targets.h"
 #include "graph/decisions.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/placement/rules.h"
@@ -408,7 +409,7 @@ Mark* root(Placement& placement, Mark* mark) {
 }
 
 // Means lie within the range of what they are taken of.
-bool is_mean(const onnx::Node& node) { return node.is("AveragePool") || node.is("GlobalAveragePool"); }
+bool is_mean(const onnx::Node& node) { return graph::is_on(node, graph::List::averages); }
 
 bool is_marked(const Placement& placement, const std::string& value) { return placement.find(value) != nullptr; }
 

@@ -8,6 +8,7 @@
 
 #include "config/presets.h"
 #include "config/targets.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"
 
@@ -69,7 +70,7 @@ void mark_inputs_and_outputs(RuleContext& c, std::size_t position) {
   const Node& node = c.model.graph.nodes[position];
   for (const auto& value : node.inputs()) c.marks.activation(value);
   outputs(c, node);
-  const bool is_gate = config::writes_hard_sigmoids(c.config) && (node.is("Sigmoid") || node.is("HardSigmoid"));
+  const bool is_gate = config::writes_hard_sigmoids(c.config) && graph::is_on(node, graph::List::gates);
   if (is_gate || node.op_type() == "Softmax") c.placement.fixed_ranges[node.outputs().front()] = {0.0F, 1.0F};
   fix_range(c, node);
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "config/presets.h"
 #include "config/targets.h"
+#include "graph/operators.h"
 #include "graph/traits.h"
 
 namespace detent::quantization {
@@ -193,16 +193,9 @@ bool are_finite(const onnx::TensorData& data, Bits exponent) {
   return finite;
 }
 
-bool passes_infinities(const onnx::Node& node) {
-  static constexpr std::array<std::string_view, 19> kTypes{
-      "Add",     "Sub",       "Where",  "Cast",   "CastLike", "Expand", "Flatten", "Identity", "Mul",      "Trilu",
-      "Reshape", "Transpose", "Concat", "Gather", "Slice",    "Split",  "Squeeze", "Tile",     "Unsqueeze"};
-  return node.domain().empty() && std::find(kTypes.begin(), kTypes.end(), node.op_type()) != kTypes.end();
-}
-
 // Rows of a table that are looked up are seldom those that hold such values; what is added is added as a whole.
 bool adds(const onnx::Node& node, std::size_t input) {
-  return node.is("Add") || node.is("Sub") || (node.is("Where") && input > 0);
+  return graph::is_on(node, graph::List::adds) || (node.is("Where") && input > 0);
 }
 
 bool fills_with_infinity(const onnx::Model& model, const onnx::Node& node) {
@@ -232,7 +225,7 @@ std::set<std::string> infinite_values(const onnx::Model& model) {
     return !is_finite;
   };
   for (const auto& node : model.graph.nodes) {
-    if (!passes_infinities(node) && !node.is("ConstantOfShape")) continue;
+    if (!graph::is_on(node, graph::List::infinities) && !node.is("ConstantOfShape")) continue;
     bool any = fills_with_infinity(model, node);
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
       const auto& input = node.inputs()[i];

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "graph/constants.h"
+#include "graph/operators.h"
 #include "graph/patterns.h"
 #include "graph/traits.h"
 
@@ -39,7 +40,7 @@ std::vector<Gate> find_gated_activations(const onnx::Model& model, const graph::
   std::vector<Gate> gates;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    if (!node.is("Sigmoid") && !node.is("HardSigmoid")) continue;
+    if (!graph::is_on(node, graph::List::gates)) continue;
     const std::string &value = node.inputs().front(), &gate = node.outputs().front();
     const int product = graph::only_reader(index, gate);
     if (product == graph::kNone || !is_of_convolution(model, index, value)) continue;
@@ -275,7 +276,7 @@ class Finder {
   std::vector<std::string> choices(const onnx::Node& node) const {
     const auto& inputs = node.inputs();
     if (node.is("Where")) return {inputs[1], inputs[2]};
-    if (node.is("ScatterND") || node.is("ScatterElements")) return {inputs[0], inputs[2]};
+    if (graph::is_on(node, graph::List::scatters)) return {inputs[0], inputs[2]};
     if (node.is("Concat")) return inputs;
     const bool computes = node.is("Add") || node.is("Mul") || node.is("Div") || node.is("Sub") || node.is("Max");
     if (computes || inputs.empty() || !scores_.contains(inputs[0])) return {};

@@ -1,9 +1,12 @@
 #include "run/model/prepare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
+#include <type_traits>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -24,11 +27,14 @@ namespace detent::run {
 namespace fs = std::filesystem;
 namespace {
 
-void append(std::vector<std::string>& all, graph::Notes of_rewrite) {
-  std::ranges::move(config::graph_notes(std::move(of_rewrite)), std::back_inserter(all));
+constexpr std::string_view kInferTypes = "infer-types";
+
+void append(std::vector<std::string>& all, graph::Notes more) {
+  for (auto& line : more) all.push_back(std::move(line));
 }
 
-void note_carried_parts(const onnx::Model& model, std::vector<std::string>& notes) {
+graph::Notes notes_on_carried_parts(const onnx::Model& model) {
+  graph::Notes notes;
   for (const auto& node : model.graph.nodes) {
     for (const auto& a : node.attributes()) {
       if (!graph::is_body(a)) continue;
@@ -37,6 +43,7 @@ void note_carried_parts(const onnx::Model& model, std::vector<std::string>& note
   }
   for (const auto& name : model.functions)
     notes.push_back(fmt::format("model-local function {} stays in float, unchanged", name));
+  return notes;
 }
 
 // The runtime would write what such a node makes of its running mean and variance into the samples that they come from.
@@ -52,71 +59,6 @@ void refuse_training(const onnx::Model& model) {
                                 model.path.string(), node.label()),
                     "export the model for inference");
   }
-}
-
-// Less work between the products, where the runtime would do it in float: the fewer operators are left, the more of the
-// chains stays in integers.
-void fuse_for_runtime(Prepared& prepared, bool gates, const graph::Store& store) {
-  auto& model = prepared.model;
-  auto& types = prepared.types;
-  auto& notes = prepared.notes;
-  append(notes, graph::remove_neutral_arithmetic(model, types));
-  append(notes, graph::plain_gemms(model, store));
-  append(notes, graph::fold_after_products(model, types, store));
-  append(notes, graph::uniform_prelus(model));
-  if (gates) {
-    append(notes, graph::compose_hard_sigmoids(model, types));
-    append(notes, graph::take_hard_swishes_apart(model, types));
-    append(notes, graph::compose_gelus(model, types));
-  }
-  append(notes, graph::fold_before_products(model, types, store));
-}
-
-// Between 16 bits the HTP leaves PRelu to the CPU: it is relu(x) + slope * (x - relu(x)) there.
-graph::Notes part_prelus(onnx::Model& model, const graph::ValueTypes& types) {
-  graph::Index index(model);
-  std::vector<onnx::Node> all;
-  std::size_t count = 0;
-  for (auto& node : model.graph.nodes) {
-    const auto& x = node.inputs().empty() ? std::string() : node.inputs()[0];
-    if (!node.is("PRelu") || graph::type_of(model, types, x) != onnx::DataType::float32) {
-      all.push_back(std::move(node));
-      continue;
-    }
-    const auto add = [&](const char* type, std::vector<std::string> inputs, std::string output) {
-      auto& made =
-          all.emplace_back(type, index.fresh_name(node.id() + "_" + type), std::move(inputs), std::vector{output});
-      made.set_body(node.body());
-      return output;
-    };
-    const auto positive = add("Relu", {x}, index.fresh_name(x + "_positive"));
-    const auto negative = add("Sub", {x, positive}, index.fresh_name(x + "_negative"));
-    const auto scaled = add("Mul", {negative, node.inputs()[1]}, index.fresh_name(x + "_scaled"));
-    add("Add", {positive, scaled}, node.outputs()[0]);
-    ++count;
-  }
-  model.graph.nodes = std::move(all);
-  if (count == 0) return {};
-  return {count_with_noun(count, "PRelu") + " became Relu, Sub, Mul and Add, which the HTP computes with 16 bits"};
-}
-
-graph::Notes rewrite_for_target(onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
-                                const fs::path& work_dir) {
-  const auto& target = config::target(config);
-  graph::Notes notes;
-  if (target.pooled_strides) append(notes, graph::pool_before_strided_points(model));
-  if (target.axis_for_few_rows && config::preset(config).quantizes)
-    append(notes, graph::add_axis_for_few_rows(model, types, file_store(work_dir, "axis")));
-  if (target.all_operators) append(notes, graph::einsums_to_matmuls(model, types, file_store(work_dir, "einsum")));
-  if (target.all_operators) append(notes, graph::squares_to_mul(model));
-  // Sums with zeros and products with ones: the HTP computes some networks with them wrongly.
-  if (target.all_operators) append(notes, graph::remove_neutral_arithmetic(model, types));
-  if (!target.htp_rewrites) return notes;
-  append(notes, graph::compose_gelus(model, types));
-  if (quantization::is_16_bit(config.activation_type)) append(notes, part_prelus(model, types));
-  append(notes, graph::batch_norms_as_convolutions(model, types, file_store(work_dir, "norm")));
-  append(notes, graph::rewrite_for_htp(model, types, file_store(work_dir, "form")));
-  return notes;
 }
 
 bool turns_matrix(const onnx::Node& node, const onnx::Tensor& result) {
@@ -167,19 +109,6 @@ std::size_t compute_static(Prepared& prepared, const exec::Runtime& runtime) {
   }
 }
 
-// Returns whether there were any, so that types have to be found again.
-bool compute_constants(Prepared& prepared, const QuantConfig& config, const exec::Runtime& runtime) {
-  auto& model = prepared.model;
-  // ONNX Runtime itself does the same when it loads a model.
-  const auto count = config::target(config).is_ort_cpu
-                         ? compute(prepared, graph::constant_nodes(model, prepared.types), runtime)
-                         : compute_static(prepared, runtime);
-  if (count > 0)
-    append(prepared.notes,
-           {fmt::format("computed and replaced by their results: {}", count_with_noun(count, "constant node"))});
-  return count > 0;
-}
-
 void find_infinite(Prepared& prepared, const QuantConfig& config) {
   prepared.infinite = quantization::infinite_values(prepared.model);
   if (prepared.infinite.empty() || !config::preset(config).quantizes || config.activations != Activations::fixed)
@@ -198,19 +127,6 @@ void refuse_dynamic_inputs(const onnx::Model& model, const QuantConfig& config) 
   throw usage_error(fmt::format("--target {} needs static shapes, and input '{}' of '{}' is {}", config.target,
                                 input.name, model.path.string(), graph::shape_text(input)),
                     fmt::format("give its shape, as in --shape {}:{}", input.name, example));
-}
-
-// Nodes that the user named are taken as they are.
-graph::Notes part_products(onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
-                           const fs::path& work_dir) {
-  if (is_float(config.activation_type) || config.formats_given) return {};
-  std::vector<quantization::NamePattern> named;
-  for (const auto* names : {&config.nodes, &config.exclude_nodes})
-    for (const auto& name : *names) named.emplace_back(name);
-  const auto stays = [&](const onnx::Node& node) {
-    return std::any_of(named.begin(), named.end(), [&](const auto& name) { return name.matches(node.id()); });
-  };
-  return graph::part_products(model, types, stays, file_store(work_dir, "part"));
 }
 
 // ONNX Runtime 1.31 draws random numbers in opsets before 22 alone; from there on convolutions have bfloat16.
@@ -272,19 +188,6 @@ void refuse_folded(const Prepared& prepared, const std::vector<std::string>& giv
   }
 }
 
-// What no type has to be known for.
-void put_in_order(onnx::Model& model, const QuantConfig& config, const graph::UnfoldLimits& limits,
-                  std::vector<std::string>& notes) {
-  graph::unfold(model, limits);
-  note_carried_parts(model, notes);
-  append(notes, graph::lift_constants(model));
-  append(notes, graph::drop_initializer_inputs(model));
-  graph::sort_topologically(model);
-  refuse_training(model);
-  if (!config.input_shapes.empty()) append(notes, graph::fix_input_shapes(model, config.input_shapes));
-  if (config::target(config).static_shapes) refuse_dynamic_inputs(model, config);
-}
-
 // What the format, the float type and the target need.
 std::int64_t opset_for(const onnx::Model& model, const QuantConfig& config) {
   constexpr std::int64_t kSinceLayerNorm = 17;
@@ -294,19 +197,6 @@ std::int64_t opset_for(const onnx::Model& model, const QuantConfig& config) {
   if (config.float_type == FloatType::float16) opset = std::max(opset, opset_of_pools(model));
   if (config::target(config).htp_rewrites && graph::has_instance_norm(model)) opset = std::max(opset, kSinceLayerNorm);
   return opset;
-}
-
-// Returns whether types have to be found again.
-bool rewrite_for_integers(Prepared& prepared, const QuantConfig& config, const fs::path& work_dir) {
-  auto& model = prepared.model;
-  auto& notes = prepared.notes;
-  append(notes, graph::clamp_masks(model, file_store(work_dir, "mask")));
-  if (config::target(config).all_operators) append(notes, graph::remove_softmax_guards(model));
-  const auto before = notes.size();
-  append(notes, graph::resize_all_axes(model, prepared.types));
-  append(notes, graph::pad_before_means(model));
-  append(notes, part_products(model, prepared.types, config, work_dir));
-  return notes.size() > before;
 }
 
 }  // namespace
@@ -324,60 +214,233 @@ graph::Store file_store(const fs::path& directory, std::string name) {
   };
 }
 
+struct Preparation {
+  Prepared& prepared;
+  const QuantConfig& config;
+  const exec::Runtime& runtime;
+  const fs::path& work_dir;
+  profile::Profiler& profiler;
+  const graph::UnfoldLimits& limits;
+  bool has_types = false;                    // all values that the runtime tells of
+  bool is_stale = true;                      // types, by what passes changed since
+  std::vector<onnx::ValueInfo> stated = {};  // of outputs
+  std::string_view pass = {};                // the name of the one at hand
+
+  onnx::Model& model() const { return prepared.model; }
+  graph::ValueTypes& types() const { return prepared.types; }
+  /// Of the pass at hand.
+  graph::Store store() const { return file_store(work_dir, std::string(pass)); }
+};
+
+namespace {
+
+graph::Notes infer_types(Preparation& p) {
+  if (!p.is_stale) return {};
+  std::optional<profile::Scope> scope;
+  if (!p.has_types) {
+    refuse_training(p.model());
+    if (config::target(p.config).static_shapes) refuse_dynamic_inputs(p.model(), p.config);
+    scope.emplace(p.profiler.scope(profile::Step::float_model_validation));
+  }
+  p.types() = exec::infer_value_types(p.runtime, p.model());
+  p.has_types = true;
+  p.is_stale = false;
+  return {};
+}
+
+graph::Notes raise_opset(Preparation& p) {
+  const auto opset = opset_for(p.model(), p.config), given = p.model().opset();
+  if (given >= opset) return {};
+  auto notes = graph::upgrade_opset(p.model(), p.types(), std::max(opset, graph::kUpgradedOpset));
+  if (p.config.float_type == FloatType::bfloat16) refuse_lost_draws(p.model(), p.config, p.runtime, given);
+  return notes;
+}
+
+graph::Notes compute_constants(Preparation& p) {
+  // ONNX Runtime itself does the same when it loads a model.
+  const auto count = config::target(p.config).is_ort_cpu
+                         ? compute(p.prepared, graph::constant_nodes(p.model(), p.types()), p.runtime)
+                         : compute_static(p.prepared, p.runtime);
+  if (count == 0) return {};
+  return {fmt::format("computed and replaced by their results: {}", count_with_noun(count, "constant node"))};
+}
+
+// Nodes that the user named are taken as they are.
+graph::Notes part_products(Preparation& p) {
+  if (is_float(p.config.activation_type) || p.config.formats_given) return {};
+  std::vector<quantization::NamePattern> named;
+  for (const auto* names : {&p.config.nodes, &p.config.exclude_nodes})
+    for (const auto& name : *names) named.emplace_back(name);
+  const auto stays = [&](const onnx::Node& node) {
+    return std::any_of(named.begin(), named.end(), [&](const auto& name) { return name.matches(node.id()); });
+  };
+  return graph::part_products(p.model(), p.types(), stays, p.store());
+}
+
+graph::Notes write_einsums_with_weights(Preparation& p) {
+  auto notes = graph::einsums_with_weights(p.model());
+  if (!notes.empty()) p.types() = exec::infer_value_types(p.runtime, p.model());
+  return notes;
+}
+
+bool always(const QuantConfig&) { return true; }
+bool raises_floats(const QuantConfig& c) { return c.float_type != FloatType::keep; }
+bool gives_shapes(const QuantConfig& c) { return !c.input_shapes.empty(); }
+bool quantizes(const QuantConfig& c) { return config::preset(c).quantizes; }
+bool has_integers(const QuantConfig& c) { return quantizes(c) && c.activations == Activations::fixed; }
+bool is_for_npu(const QuantConfig& c) { return config::target(c).all_operators; }
+bool is_for_htp(const QuantConfig& c) { return config::target(c).htp_rewrites; }
+bool fuses(const QuantConfig& c) { return config::preset(c).fuses_for_runtime; }
+bool has_integers_for_npu(const QuantConfig& c) { return has_integers(c) && is_for_npu(c); }
+bool is_for_htp_of_16_bits(const QuantConfig& c) { return is_for_htp(c) && quantization::is_16_bit(c.activation_type); }
+bool pools_strides(const QuantConfig& c) { return config::target(c).pooled_strides; }
+bool adds_axis(const QuantConfig& c) { return config::target(c).axis_for_few_rows && quantizes(c); }
+bool completes_convolutions(const QuantConfig& c) { return config::target(c).explicit_convolutions; }
+bool has_gates(const QuantConfig& c) { return fuses(c) && config::writes_hard_sigmoids(c); }
+
+graph::Notes unfold_bodies(Preparation& p) {
+  graph::unfold(p.model(), p.limits);
+  append(p.prepared.notes, notes_on_carried_parts(p.model()));
+  return {};
+}
+
+graph::Notes fix_shapes(Preparation& p) { return graph::fix_input_shapes(p.model(), p.config.input_shapes); }
+
+graph::Notes raise_floats(Preparation& p) {
+  return graph::half_floats_to_float32(p.model(), p.store(), p.config.keep_io_types);
+}
+
+graph::Notes take_shapes(Preparation& p) {
+  p.stated = graph::take_output_shapes(p.model());
+  return {};
+}
+
+graph::Notes give_shapes(Preparation& p) {
+  graph::give_output_shapes(p.model(), p.types(), p.stated);
+  return {};
+}
+
+// A rewrite that needs no more than the model, its types, and a place for weights.
+template <auto kRewrite>
+graph::Notes on(Preparation& p) {
+  const auto call = [&](auto&&... more) -> graph::Notes {
+    if constexpr (std::is_void_v<decltype(kRewrite(p.model(), more...))>) {
+      kRewrite(p.model(), more...);
+      return {};
+    } else {
+      return kRewrite(p.model(), more...);
+    }
+  };
+  using Rewrite = decltype(kRewrite);
+  if constexpr (std::is_invocable_v<Rewrite, onnx::Model&>)
+    return call();
+  else if constexpr (std::is_invocable_v<Rewrite, onnx::Model&, graph::ValueTypes&>)
+    return call(p.types());
+  else if constexpr (std::is_invocable_v<Rewrite, onnx::Model&, graph::Store>)
+    return call(p.store());
+  else
+    return call(p.types(), p.store());
+}
+
+using enum TypesAfter;
+
+// In the order of execution.
+constexpr Pass kPasses[] = {
+    {"unfold-bodies", always, unfold_bodies},
+    {"lift-constants", always, on<graph::lift_constants>},
+    {"initializer-inputs", always, on<graph::drop_initializer_inputs>},
+    {"sort", always, on<graph::sort_topologically>},
+    {"input-shapes", gives_shapes, fix_shapes},
+    {"half-floats", raises_floats, raise_floats},
+    {"stated-shapes", gives_shapes, take_shapes},
+    {kInferTypes, always, infer_types, inferred},
+    {"idle-casts", always, on<graph::idle_casts_to_identities>},
+    {"raise-opset", always, raise_opset, changed},
+    {"cast-likes", always, on<graph::resolve_cast_likes>},
+    {"identities", always, on<graph::remove_identities>},
+    {"einsums-with-weights", quantizes, write_einsums_with_weights, inferred},
+    {"constants", always, compute_constants, changed},
+    {"pads-of-all-axes", always, on<graph::pad_all_axes>, changed},
+    {"batch-norms", always, on<graph::fold_batch_norm>},
+    {"masks", has_integers, on<graph::clamp_masks>},
+    {"softmax-guards", has_integers_for_npu, on<graph::remove_softmax_guards>},
+    {"resizes-of-all-axes", has_integers, on<graph::resize_all_axes>, changed},
+    {"pads-before-means", has_integers, on<graph::pad_before_means>, changed},
+    {"parted-products", has_integers, part_products, changed},
+    {"unused-constants", always, on<graph::drop_unused_initializers>},
+    {"pooled-strides", pools_strides, on<graph::pool_before_strided_points>, changed},
+    {"few-rows", adds_axis, on<graph::add_axis_for_few_rows>, changed},
+    {"einsums", is_for_npu, on<graph::einsums_to_matmuls>, changed},
+    {"squares", is_for_npu, on<graph::squares_to_mul>, changed},
+    // Sums with zeros and products with ones: the HTP computes some networks with them wrongly.
+    {"neutral-on-npu", is_for_npu, on<graph::remove_neutral_arithmetic>, changed},
+    {"gelus-on-htp", is_for_htp, on<graph::compose_gelus>, changed},
+    {"prelus-on-htp", is_for_htp_of_16_bits, on<graph::part_prelus>, changed},
+    {"batch-norms-on-htp", is_for_htp, on<graph::batch_norms_as_convolutions>, changed},
+    {"forms-on-htp", is_for_htp, on<graph::rewrite_for_htp>, changed},
+    {kInferTypes, always, infer_types, inferred},
+    {"output-shapes", gives_shapes, give_shapes},
+    // Less work between the products, where the runtime would do it in float: the fewer operators are left, the more of
+    // the chains stays in integers.
+    {"neutral", fuses, on<graph::remove_neutral_arithmetic>},
+    {"gemms", fuses, on<graph::plain_gemms>},
+    {"fold-after", fuses, on<graph::fold_after_products>},
+    {"uniform-prelus", fuses, on<graph::uniform_prelus>},
+    {"hard-sigmoids", has_gates, on<graph::compose_hard_sigmoids>, inferred},
+    {"hard-swishes", has_gates, on<graph::take_hard_swishes_apart>, inferred},
+    {"gelus", has_gates, on<graph::compose_gelus>},
+    {"fold-before", fuses, on<graph::fold_before_products>, inferred},
+    {"convolutions", completes_convolutions, on<graph::complete_convolutions>},
+};
+
+// The passes before this one are made in other stages as well, and all others rely on them.
+constexpr std::string_view kFirstToSkip = "half-floats";
+
+void check_names(const std::vector<std::string>& skipped) {
+  std::vector<std::string_view> known;
+  for (const auto& pass : kPasses) {
+    if (pass.name != kInferTypes && (!known.empty() || pass.name == kFirstToSkip)) known.push_back(pass.name);
+  }
+  for (const auto& name : skipped) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw usage_error(fmt::format("--set skip-pass: no pass that may be left out is named '{}'", printable(name)),
+                        fmt::format("choose from: {}", fmt::join(known, ", ")));
+  }
+}
+
+void run_passes(Preparation& p, const PassControl& control) {
+  check_names(control.skipped);
+  for (const auto& pass : kPasses) {
+    const auto& skipped = control.skipped;
+    if (!pass.wanted(p.config) || std::find(skipped.begin(), skipped.end(), pass.name) != skipped.end()) continue;
+    const double start = p.profiler.now();
+    p.pass = pass.name;
+    auto notes = pass.rewrite(p);
+    p.profiler.add_span(std::string(pass.name), start, p.profiler.now() - start);
+    p.is_stale = p.is_stale || (pass.types == changed && !notes.empty());
+    append(p.prepared.notes, config::graph_notes(std::move(notes)));
+    if (control.after) control.after(pass, p.prepared);
+  }
+}
+
+}  // namespace
+
+std::span<const Pass> passes() noexcept { return kPasses; }
+
 Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Runtime& runtime,
-                 const fs::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits) {
+                 const fs::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits,
+                 const PassControl& control) {
   const bool names_nodes = !config.nodes.empty() || !config.exclude_nodes.empty();
   const auto first_ids = names_nodes ? ids_of(original.graph.nodes) : std::vector<std::string>();
   Prepared prepared{std::move(original), {}, {}};
-  auto& model = prepared.model;
-  auto& types = prepared.types;
-  auto& notes = prepared.notes;
-  put_in_order(model, config, limits, notes);
-  const bool raises = config.float_type != FloatType::keep;
-  if (raises) append(notes, graph::half_floats_to_float32(model, file_store(work_dir, "float"), config.keep_io_types));
-  const auto said = config.input_shapes.empty() ? model.graph.outputs : graph::take_output_shapes(model);
-  {
-    const auto scope = profiler.scope(profile::Step::float_model_validation);
-    types = exec::infer_value_types(runtime, model);
-  }
-  graph::idle_casts_to_identities(model, types);
-  const auto opset = opset_for(model, config);
-  const auto given = model.opset();
-  const bool upgrade = given < opset;
-  if (upgrade) append(notes, graph::upgrade_opset(model, types, std::max(opset, graph::kUpgradedOpset)));
-  if (upgrade && config.float_type == FloatType::bfloat16) refuse_lost_draws(model, config, runtime, given);
-  graph::resolve_cast_likes(model, types);
-  append(notes, graph::remove_identities(model));
-  if (config::preset(config).quantizes) {
-    const auto products = graph::einsums_with_weights(model);
-    if (!products.empty()) types = exec::infer_value_types(runtime, model);
-    append(notes, products);
-  }
-  bool changed = compute_constants(prepared, config, runtime);
-  const auto pads = graph::pad_all_axes(model, types);
-  changed = changed || !pads.empty();
-  append(notes, pads);
-  append(notes, graph::fold_batch_norm(model, file_store(work_dir, "weight")));
-  if (config::preset(config).quantizes && config.activations == Activations::fixed)
-    changed = rewrite_for_integers(prepared, config, work_dir) || changed;
-  graph::drop_unused_initializers(model);
-  const auto forms = rewrite_for_target(model, types, config, work_dir);
-  append(notes, forms);
-
-  changed = changed || upgrade || !forms.empty();
-  if (changed) types = exec::infer_value_types(runtime, model);
-  if (!config.input_shapes.empty()) graph::give_output_shapes(model, types, said);
-  const bool fuses_for_runtime = config::preset(config).fuses_for_runtime;
-  const bool gates = config::writes_hard_sigmoids(config);
-  if (fuses_for_runtime) fuse_for_runtime(prepared, gates, file_store(work_dir, "folded"));
-  graph::add_initializers(model, types);
+  Preparation preparation{prepared, config, runtime, work_dir, profiler, limits};
+  run_passes(preparation, control);
+  const auto& model = prepared.model;
+  graph::add_initializers(model, prepared.types);
   find_infinite(prepared, config);
-  if (config.activations == Activations::fixed)
-    std::ranges::move(leave_scans_of_unknown_rank(prepared), std::back_inserter(notes));
-  std::ranges::move(decision_notes(model, graph::find_decisions(model, types, graph::DecisionKind::all)),
-                    std::back_inserter(notes));
-  if (config::target(config).explicit_convolutions) graph::complete_convolutions(model);
-  if (gates && !quantization::is_16_bit(config.activation_type))
+  if (config.activations == Activations::fixed) append(prepared.notes, leave_scans_of_unknown_rank(prepared));
+  append(prepared.notes, decision_notes(model, graph::find_decisions(model, prepared.types, graph::DecisionKind::all)));
+  if (config::writes_hard_sigmoids(config) && !quantization::is_16_bit(config.activation_type))
     prepared.integer_gates = quantization::all_gates(model, graph::Index(model));
   if (names_nodes) refuse_folded(prepared, first_ids, config);
   return prepared;

@@ -1,10 +1,14 @@
 // From the model as read to a float model that is ready for calibration.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/session.h"
@@ -71,10 +75,36 @@ struct Prepared {
 /// removes them.
 graph::Store file_store(const std::filesystem::path& directory, std::string name);
 
-/// Applies the graph rewrites that the format and the target ask for. Rewritten weights are kept as files in
-/// `work_dir`. Throws what the rewrites and the runtime throw.
+/// What is known of types after a pass that changed something.
+enum class TypesAfter : std::uint8_t {
+  kept,      ///< all as before
+  changed,   ///< they have to be inferred again
+  inferred,  ///< the pass itself tells them
+};
+
+struct Preparation;  // what passes work on (prepare.cpp)
+
+/// One step from the model as read to the float model that is quantized. It keeps the model's function.
+struct Pass {
+  std::string_view name;
+  bool (*wanted)(const QuantConfig&);
+  graph::Notes (*rewrite)(Preparation&);
+  TypesAfter types = TypesAfter::kept;
+};
+
+/// All, in the order of execution.
+std::span<const Pass> passes() noexcept;
+
+struct PassControl {
+  std::vector<std::string> skipped = {};                         // by name
+  std::function<void(const Pass&, const Prepared&)> after = {};  // for tests: called after each that ran
+};
+
+/// Runs the passes that the format and the target ask for; each is a span in the profile. Rewritten weights are kept as
+/// files in `work_dir`. Throws what the passes and the runtime throw, and usage for a name that no pass has.
 Prepared prepare(onnx::Model model, const QuantConfig& config, const exec::Runtime& runtime,
-                 const std::filesystem::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits);
+                 const std::filesystem::path& work_dir, profile::Profiler& profiler, const graph::UnfoldLimits& limits,
+                 const PassControl& control = {});
 
 /// Nodes that 8 bits do not serve, and what becomes of them.
 struct Fallbacks {
