@@ -195,7 +195,12 @@ Session open(GuardChannel& channel, std::optional<Runtime>& runtime) {
   load(runtime, library);
   failpoint("guarded.open");
   const LargeBlocksApart apart;
-  return Session::of_file(*runtime, model, {mode, threads, {}});
+  // Weights that stand in the model's file are read as a whole, and then copied; others are mapped until they are
+  // packed.
+  constexpr std::uint64_t kReadAsAWhole = std::uint64_t{8} << 20;
+  if (paths::size_of(model) < kReadAsAWhole) return Session::of_file(*runtime, model, {mode, threads, {}});
+  const auto read = onnx::read_model(model);
+  return {*runtime, emit(read), fmt::format("model '{}'", model.string()), {mode, threads, {}}};
 }
 
 Ports ports_of(const Runtime& runtime, const std::string& model, const std::string& where, SessionMode mode) {

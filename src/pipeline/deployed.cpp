@@ -134,6 +134,16 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
   for (const auto& model : quantized) files.push_back(model.file);
   trim_heap();
   const auto memory = memory_to_time(options, quantized, 2 * runtime.peak_activation_bytes());
+  // Where no samples run, nothing else need open the float model.
+  const auto usual = std::max(profiler.peak_memory(), run::kUnaskedBytes);
+  if (source == nullptr && !options.resources.memory_budget && memory.of_one > usual) {
+    for (const auto& model : quantized)
+      model.result->notes.push_back(
+          fmt::format("latency was not measured: with the float model open it would take about "
+                      "{}; detent bench takes it",
+                      format_size(memory.of_one)));
+    return;
+  }
   const auto budget = options.resources.memory_budget.value_or(planning::available_memory());
   auto measured = run::measure_latencies(runtime,
                                          {.float_model = options.model,
@@ -262,6 +272,7 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
 void measure_on_more(const QuantizeOptions& options, QuantizeResult& result) {
   const auto available = std::min<std::uint64_t>(compared_samples(result), result.samples);
   if (!result.accuracy || result.accuracy->samples == 0 || available <= result.accuracy->samples) return;
+  if (run::seconds_of_pairs(options.output) >= run::kSlowToLoad) return;
   measure_file(options, result);
 }
 

@@ -233,7 +233,8 @@ double Evaluator::weights_share(const Draft& draft) {
   for (const auto& mark : draft.assignment.placement.marks) {
     if (values.contains(mark.value)) trials[mark.is_weight ? 0 : 1][mark.value] = &roundings.at(mark.value);
   }
-  const auto results = run(draft, values, trials, {draft.sensitivities->samples});
+  const auto results =
+      run(draft, values, trials, {std::clamp<std::size_t>(samples() / kSamplesForEach, 1, kMostSamples)});
   const auto all = errors_of(judged(draft));
   const auto worst = static_cast<std::size_t>(std::max_element(all.begin(), all.end()) - all.begin());
   if (all.empty()) return 0;

@@ -44,6 +44,14 @@ void measure(Draft& draft, Evaluator& evaluator) {
   draft.sensitivities = evaluator.measure(draft);
 }
 
+// Results as near as 40 dB are as good as any: what each value adds to that is not worth its runs.
+bool is_good(const TrialResult& judged, const QuantizeOptions& options) {
+  constexpr double kGood = 1e-4;
+  const auto errors = errors_of(judged);
+  return !options.accuracy.target && options.accuracy.sensitivity == SensitivityMode::automatic && !errors.empty() &&
+         worst_of(errors) <= kGood;
+}
+
 void list_sensitivities(Draft& draft, const graph::Index& index) {
   for (const auto& [value, error] : by_error(*draft.sensitivities)) {
     draft.result.sensitivities.push_back(
@@ -107,7 +115,10 @@ void record_accuracy(Draft& draft, Evaluator& evaluator) {
 
   const auto& model = draft.prepared.model;
   const graph::Index index(model);
-  list_sensitivities(draft, index);
+  if (draft.sensitivities)
+    list_sensitivities(draft, index);
+  else if (worst_of(errors_of(judged)) > 0)
+    result.weights_share = evaluator.weights_share(draft);
   const auto& types = evaluator.static_types(draft);
   const auto& unseen = draft.prepared.unseen;
   const bool all = config::target(evaluator.options().config).all_operators;
@@ -117,7 +128,7 @@ void record_accuracy(Draft& draft, Evaluator& evaluator) {
   for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
   if (!workload.is_known) result.integer_macs.reset();
   result.wide_macs = macs_of_16_bits(model, index, workload, draft.assignment.placement);
-  name_worst(draft, evaluator, index, workload);
+  if (draft.sensitivities) name_worst(draft, evaluator, index, workload);
   draft.front_end_left = front_end_left(draft, evaluator, index, workload);
   refuse_useless(draft, evaluator.options());
 }
@@ -180,7 +191,7 @@ void improve(Draft& draft, Evaluator& evaluator) {
     const TrialResult before = evaluator.judged(draft);
     tell_expected(draft, before, evaluator);
     for (const auto& row : kOfAssignments) {
-      if (!row.is_wanted(evaluator.options())) continue;
+      if (!row.is_wanted(evaluator.options()) || is_good(evaluator.judged(draft), evaluator.options())) continue;
       if (row.needs_sensitivities) measure(draft, evaluator);
       apply(row, draft, evaluator);
     }
@@ -190,7 +201,7 @@ void improve(Draft& draft, Evaluator& evaluator) {
       evaluator.set_judged(before);
     }
     draft.before_db = worst_sqnr_db(before);
-    measure(draft, evaluator);
+    if (!is_good(evaluator.judged(draft), evaluator.options())) measure(draft, evaluator);
     record_accuracy(draft, evaluator);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::resource || evaluator.options().accuracy.target) throw;

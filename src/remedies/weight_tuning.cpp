@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "base/process.h"
 #include "base/text.h"
 #include "remedies/remedies.h"
 #include "run/collect.h"
@@ -112,11 +111,11 @@ FinetuneConfig automatic_gptq(const FinetuneConfig& given) {
 
 TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig config, bool asked_for) {
   const auto& env = evaluator.env();
-  evaluator.source().keep(false);  // what samples would take is for the sums
+  evaluator.source().keep(false);  // what samples and results would take is for the sums
+  evaluator.release_trial_memory();
   data::SampleSource& source = evaluator.source();
   const auto& options = env.options;
   const auto& prepared = draft.prepared;
-  trim_heap();  // of what measuring and calibration have left
   TunedModel tuned{draft.emitted->model, {}, {}};
   const auto& types = evaluator.static_types(draft);
   if (config.only_heaviest_layer) keep_heaviest(draft, evaluator, types, config, tuned.notes);

@@ -46,6 +46,14 @@ def test_long_columns_keep_to_the_budget(options: list[object], tall: Path, tmp_
 
 
 @pytest.mark.full
+def test_without_samples_a_large_float_model_is_not_opened(tall: Path, tmp_path: Path) -> None:
+    """256 MB of weights; the file of 40 MB is loaded and run."""
+    peak = support.peak_memory(tmp_path, DETENT, "quantize", tall, "-o", tmp_path / "q.onnx", "--format", "q4", "-q")
+    assert peak < 160 << 20, f"{peak >> 20} MiB"
+    assert (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.full
 def test_the_sizes_of_channels_are_found_in_pieces(tmp_path: Path) -> None:
     rows = 400_000
     model = product(tmp_path / "m.onnx", rows, COLUMNS)

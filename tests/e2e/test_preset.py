@@ -114,6 +114,19 @@ def test_small_parts_of_an_output_keep_their_values(tmp_path: Path) -> None:
     assert max(found.values()) < 0.03, found
 
 
+def test_what_is_near_as_it_is_has_no_single_values_measured(tmp_path: Path) -> None:
+    """Weights that 8 bits hold, and activations of 16."""
+    model = chain(3)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(np.sign(numpy_helper.to_array(tensor)) * np.float32(0.25), tensor.name))
+    path, data = saved(tmp_path, model, chain_samples())
+    wide = [*BALANCED, "--activation-type", "int16", "--optimize-for", "size"]
+    near = support.quantize(path, tmp_path / "q.onnx", data, *wide)["accuracy"]
+    assert near["sqnr_db"] > 40 and near["sensitivities"] == []
+    asked = support.quantize(path, tmp_path / "r.onnx", data, *wide, "--set", "sensitivity=report")["accuracy"]
+    assert asked["sensitivities"]
+
+
 def test_each_sensitivity_is_that_of_the_value_alone(tmp_path: Path) -> None:
     """A weight's: of a float model with that weight replaced by what its integers stand for."""
     samples = [{"x": chain_samples(16)[0]["x"][:1]}]  # one row only, so that the same ones are measured

@@ -321,3 +321,18 @@ def test_what_no_node_in_float32_mends_ends_with_its_name(tmp_path: Path) -> Non
     result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", *options)
     assert result.returncode == BAD_INPUT and "node 'wide'" in result.stderr, result.stderr
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.full
+def test_many_pairs_are_loaded_without_optimizations(tmp_path: Path) -> None:
+    """The runtime's time to optimize them grows with their square."""
+    b = graphs.Builder(4)
+    x = "x"
+    for i in range(1300):
+        x = b.add("MatMul", x, b.weight(f"w{i}", 4, 4, scale=0.5))
+    onnx.save(b.model({"x": (TensorProto.FLOAT, [4, 4])}, [x]), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "d", [{"x": np.ones((4, 4), np.float32)}])
+    result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--calibration-data", data, "--preset", "plain")
+    assert result.returncode == 0, result.stderr
+    assert "run without ONNX Runtime's optimizations" in result.stderr
+    assert sum(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in onnx.load(tmp_path / "q.onnx").graph.node) > 3800

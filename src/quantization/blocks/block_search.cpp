@@ -257,7 +257,8 @@ void Tile::load(std::size_t begin, std::size_t count) {
   first = begin;
   values.resize(count);
   for (std::size_t l = 0; l < kLanes; ++l) {
-    for (std::size_t k = 0; k < count; ++k) values[k].at[l] = columns[l][begin + k];
+    const float* column = columns[l] + begin;
+    for (std::size_t k = 0; k < count; ++k) values[k].at[l] = column[k];
   }
   scale_lanes(values, once, again);
 }
@@ -282,7 +283,10 @@ void fill_tile(const BlockOfColumns& of, std::size_t first, std::size_t columns,
     tile.min.at[l] = tile.min.at[l] * once.at[l] * again.at[l];
     tile.max.at[l] = tile.max.at[l] * once.at[l] * again.at[l];
   }
-  tile.load(0, std::min(kAtHand, of.length));
+  if (of.length <= kAtHand)
+    scale_lanes(tile.values, once, again);
+  else
+    tile.load(0, kAtHand);
 }
 
 // A scale as it will be stored: as float32, and with finite levels only.
@@ -347,9 +351,11 @@ void search_tile(Tile& tile, const Trials& trials, const BlockFormat& format, st
   if (target.integers == nullptr) return;
   each_part([&] {
     round_values(tile, searched.scale, searched.zero, searched.errors, target.at_hand.data());
+    const std::size_t count = tile.values.size();  // not looked up again for each byte that is written
+    const std::uint8_t* from = target.at_hand.data();
     for (std::size_t l = 0; l < columns; ++l) {
       std::uint8_t* to = target.integers + l * target.stride + tile.first;
-      for (std::size_t k = 0; k < tile.values.size(); ++k) to[k] = target.at_hand[k * kLanes + l];
+      for (std::size_t k = 0; k < count; ++k) to[k] = from[k * kLanes + l];
     }
   });
 }

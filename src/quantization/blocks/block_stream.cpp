@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -117,14 +118,28 @@ void add_errors(const float* values, const float* stored, std::size_t count, dou
 }
 
 BlockErrors errors_of(std::span<const float> columns, const BlockWeight& found, std::int64_t rows) {
-  std::vector<float> stored(columns.size());
-  if (found.rows == rows) {
-    dequantize(found, stored);
-  } else {
-    dequantize_sums(found, rows, stored);
-  }
   BlockErrors sums;
-  add_errors(columns.data(), stored.data(), columns.size(), &sums.squares, &sums.errors);
+  std::vector<float> stored;
+  const auto add = [&](std::size_t first) {
+    add_errors(columns.data() + first, stored.data(), stored.size(), &sums.squares, &sums.errors);
+  };
+  if (found.rows != rows) {
+    stored.resize(columns.size());
+    dequantize_sums(found, rows, stored);
+    add(0);
+    return sums;
+  }
+  // Column by column: what is stored of one stays in the cache.
+  const auto length = static_cast<std::size_t>(rows), blocks = static_cast<std::size_t>(found.blocks());
+  auto one = make_blocks(rows, 1, found.format);
+  stored.resize(length);
+  for (std::size_t n = 0; n < static_cast<std::size_t>(found.columns); ++n) {
+    std::copy_n(found.integers.data() + n * length, length, one.integers.data());
+    std::copy_n(found.scales.data() + n * blocks, blocks, one.scales.data());
+    std::copy_n(found.zero_points.data() + n * blocks, blocks, one.zero_points.data());
+    dequantize(one, stored);
+    add(n * length);
+  }
   return sums;
 }
 
@@ -196,7 +211,9 @@ BlockErrors BlockStream::for_each(std::int64_t begin, std::int64_t end,
     parallel_for(count, threads_, [&](std::size_t i) {
       const auto first = begin + (p + static_cast<std::int64_t>(i)) * part;
       const auto last = std::min(first + part, end);
-      std::vector<float> columns(static_cast<std::size_t>((last - first) * shape_.rows));
+      const auto size = static_cast<std::size_t>((last - first) * shape_.rows);
+      const auto values = std::make_unique_for_overwrite<float[]>(size);
+      const std::span columns(values.get(), size);
       read_columns(tensor_, shape_, first, last, columns);
       found[i] = solve_(columns, first);
       round_scales(found[i], columns, shape_.type, kLastBits);

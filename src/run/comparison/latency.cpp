@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "base/text.h"
 #include "data/given_inputs.h"
+#include "graph/traits.h"
 #include "onnx/model.h"
 #include "run/model/finish.h"
 #include "run/samples/samples.h"
@@ -98,6 +99,18 @@ std::string busy_note(const std::vector<Latency>& all) {
       100 * waiting);
 }
 
+double seconds_of_pairs(const std::filesystem::path& file) {
+  constexpr double kSeconds = 2.5, kNodes = 6000;
+  try {
+    const auto model = onnx::read_model(file);
+    const auto& nodes = model.graph.nodes;
+    const double share = static_cast<double>(std::count_if(nodes.begin(), nodes.end(), graph::is_q_or_dq)) / kNodes;
+    return kSeconds * share * share;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
 std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, std::size_t count,
                                                     std::uint64_t most_bytes) {
   std::vector<std::vector<data::Array>> samples;
@@ -133,12 +146,17 @@ double seconds_to_take(const LatencyRequest& request) {
   return std::clamp(kShareOfRun * request.run_seconds, kLeastSeconds, kMostSeconds);
 }
 
-std::string too_costly(const LatencyRequest& request) {
+std::string too_costly(const LatencyRequest& request, std::span<const std::filesystem::path> quantized) {
   if (request.memory > request.memory_budget) {
     return fmt::format("running the larger model would take about {}, and the memory budget is {}",
                        format_size(request.memory), format_size(request.memory_budget));
   }
-  if (least_seconds(request) > std::max(kTolerable, 2 * kShareOfRun * request.run_seconds))
+  double loading = 0;
+  for (const auto& model : quantized) loading += (request.one_open ? kOpenings : 1) * seconds_of_pairs(model);
+  const double most = std::max(kTolerable, 2 * kShareOfRun * request.run_seconds);
+  if (loading >= kSlowToLoad && loading + least_seconds(request) > most)
+    return fmt::format("loading that many pairs takes about {:.1f} s; detent bench takes the time", loading);
+  if (least_seconds(request) > most)
     return request.one_open
                ? fmt::format("opening the models in turns would take about {:.1f} s; detent bench takes the time",
                              least_seconds(request))
@@ -233,7 +251,7 @@ MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyR
   const auto without = [](const std::string& why) {
     return MeasuredLatencies{{}, {fmt::format("latency was not measured: {}", why)}};
   };
-  if (const auto why = too_costly(request); !why.empty()) return without(why);
+  if (const auto why = too_costly(request, quantized); !why.empty()) return without(why);
   try {
     MeasuredLatencies measured{timed(runtime, request, quantized), {}};
     std::vector<Latency> all{measured.changes.front().before};

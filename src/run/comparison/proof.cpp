@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "config/presets.h"
 #include "data/given_inputs.h"
@@ -23,6 +24,7 @@
 #include "onnx/write.h"
 #include "planning/memory.h"
 #include "run/command.h"
+#include "run/comparison/latency.h"
 #include "run/comparison/pairing.h"
 #include "run/context.h"
 #include "run/files/outputs.h"
@@ -153,6 +155,25 @@ std::vector<std::string> float_values(const exec::PortsOf& ports_of, const onnx:
   return values;
 }
 
+// What the file says is computed without optimizations as well, and its kernels are found.
+exec::GuardedSession open_once(const exec::Runtime& runtime, const fs::path& file, exec::GuardOptions guard,
+                               std::vector<std::string>& notes) {
+  const double seconds = seconds_of_pairs(file);
+  if (seconds < kSlowToLoad) return {runtime, file, guard};
+  guard.optimizes = false;
+  try {
+    exec::GuardedSession opened(runtime, file, guard);
+    notes.push_back(fmt::format(
+        "the written file was run without ONNX Runtime's optimizations, with which it takes about {:.0f} s to load",
+        seconds));
+    return opened;
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::bad_input) throw;
+  }
+  guard.optimizes = true;
+  return {runtime, file, guard};
+}
+
 }  // namespace
 
 std::string reason_against_proof(const QuantConfig& config) {
@@ -194,7 +215,11 @@ void Prover::prove(const fs::path& file) {
     notes_.emplace_back("the written file was not run: there is no ONNX Runtime");
     return;
   }
-  if (!has_room(file, "not run: it would take")) return;
+  if (const auto needed = memory_of(file); needed > memory_for_samples(options_.resources)) {
+    notes_.push_back(fmt::format("the written file was not run: it would take about {}", format_size(needed)));
+    return;
+  }
+  trim_heap();  // the file runs in a process beside this one
   std::vector<Pair> pairs;
   try {
     if (judged_) {
@@ -238,11 +263,17 @@ std::uint64_t Prover::memory_of(const fs::path& file) const {
   return kProcess + 3 * size_on_disk(onnx::read_model(file)) + runtime_->peak_activation_bytes();
 }
 
-bool Prover::has_room(const fs::path& file, std::string_view otherwise) {
-  const auto needed = memory_of(file);
-  if (needed <= memory_for_samples(options_.resources)) return true;
-  notes_.push_back(fmt::format("the written file was {} about {}", otherwise, format_size(needed)));
-  return false;
+// Nobody asked for it, unless 16-bit floats are to be judged by it. Empty: it is done.
+std::string Prover::reason_against_comparison(const fs::path& file) const {
+  const bool decides = !config::has_samples(options_) && find_16_bit_floats(file).half;
+  const auto needed = memory_of(options_.model), usual = std::max(memory_of(file), kUnaskedBytes);
+  const auto most = memory_for_samples(options_.resources);
+  // What it finds decides the form of weights: a budget that is large enough changes nothing.
+  if (needed <= (decides ? most : std::min(most, usual))) return {};
+  return fmt::format(
+      "the written file was not compared with the float model, which would take about {}: detent compare does that on "
+      "samples",
+      format_size(needed));
 }
 
 // Where there are some that can be read again.
@@ -258,7 +289,7 @@ std::vector<Prover::Pair> Prover::run_beside(const fs::path& file) {
     sample = first_sample();
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) throw;
-    const exec::GuardedSession loaded(*runtime_, file, guard_options(options_));
+    const auto loaded = open_once(*runtime_, file, guard_options(options_), notes_);
     notes_.push_back(fmt::format("the written file was loaded, but not run: {}", e.what()));
     return {};
   }
@@ -269,12 +300,13 @@ std::vector<Prover::Pair> Prover::run_on(const fs::path& file, data::Sample samp
   std::vector<Pair> pairs{{fmt::format("sample '{}'", sample.origin), std::move(sample.inputs)}};
   auto& pair = pairs.front();
   {
-    exec::GuardedSession session(*runtime_, file, guard_options(options_));
+    auto session = open_once(*runtime_, file, guard_options(options_), notes_);
     pair.found = session.run(with_cache_of(pair.inputs, input_specs(onnx::read_model(file))), pair.where);
   }
-  // Nobody asked for this comparison. What it finds decides the form of weights, so it is left out only where it must
-  // be.
-  if (memory_of(options_.model) > memory_for_samples(options_.resources)) return {};
+  if (auto reason = reason_against_comparison(file); !reason.empty()) {
+    notes_.push_back(std::move(reason));
+    return {};
+  }
   (void)run_float(pairs);
   return pairs;
 }
@@ -295,13 +327,12 @@ std::string Prover::run_float(std::vector<Pair>& pairs) const {
 // Inputs need not be what the model can take: then the float model says so as well.
 std::vector<Prover::Pair> Prover::run_on_made_up(const fs::path& file) {
   std::string refused;
+  const auto alone = reason_against_comparison(file);
   for (const auto& size : kLengths) {
     std::vector<Pair> pairs;
     std::exception_ptr failed;
     {
-      exec::GuardedSession session(*runtime_, file, guard_options(options_));
-      if (!has_room(options_.model, "loaded, but not run: on made-up inputs the float model is run too, which takes"))
-        return {};
+      auto session = open_once(*runtime_, file, guard_options(options_), notes_);
       try {
         const auto specs = input_specs(onnx::read_model(file));
         pairs = made_up_pairs(size, specs);
@@ -311,6 +342,11 @@ std::vector<Prover::Pair> Prover::run_on_made_up(const fs::path& file) {
         failed = std::current_exception();
         refused = e.what();
       }
+    }
+    if (!alone.empty()) {
+      if (failed) continue;
+      notes_.push_back(alone);
+      return {};
     }
     if (const auto words = run_float(pairs); !words.empty()) refused = words;
     if (pairs.empty()) continue;

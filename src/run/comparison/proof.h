@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -37,9 +38,13 @@ struct BeyondFloat16 : Error {
   std::vector<std::string> nodes;
 };
 
+/// What the float model may take for comparisons and times that nobody asked for, where no memory budget is given.
+inline constexpr std::uint64_t kUnaskedBytes = std::uint64_t{256} << 20;
+
 /// Runs a file in ONNX Runtime with its default options, in a process of its own (exec/guarded_session.h), beside the
 /// float model: on one sample, without samples on made-up inputs of several sizes, or where accuracy is told on all
-/// samples that it is told of. The two models are never open together. One call of operator() for each file.
+/// samples that it is told of. The two models are never open together, and a float model that takes more than the file
+/// and kUnaskedBytes is opened only where the result depends on it. One call of operator() for each file.
 class Prover {
  public:
   /// `runtime` null: a run that needs none and found none; then nothing is proved, and a note says so.
@@ -96,7 +101,7 @@ class Prover {
   void check_original() const;
   std::optional<data::Sample> first_sample() const;
   std::uint64_t memory_of(const std::filesystem::path& file) const;
-  bool has_room(const std::filesystem::path& file, std::string_view otherwise);
+  std::string reason_against_comparison(const std::filesystem::path& file) const;
 
   const QuantizeOptions& options_;
   const exec::Runtime* runtime_;

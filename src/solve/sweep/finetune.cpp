@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/paths.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "exec/sweep.h"
 #include "graph/decisions.h"
@@ -109,6 +110,7 @@ class Tuning {
   bool needs_float_input() const { return options_.config.drop_ratio < 1; }
 
   void run_stage(const Stage& stage) {
+    trim_heap();  // pieces that the layers before have left would be added up
     const auto number = static_cast<std::size_t>(&stage - stages_.data());
     if (stage.in_body && counted_ != stage.segment) count_runs(stage.segment);
     auto stored = solved_.load(number, stage.layers.size());
