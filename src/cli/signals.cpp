@@ -50,7 +50,7 @@ int next_signal(const sigset_t& signals, const std::optional<Clock::time_point>&
     const auto left = std::chrono::nanoseconds(*until - Clock::now());
     if (left.count() <= 0) return 0;
     const auto whole = std::chrono::duration_cast<std::chrono::seconds>(left);
-    const timespec time{whole.count(), (left - whole).count()};
+    const timespec time{whole.count(), static_cast<decltype(timespec::tv_nsec)>((left - whole).count())};
     const int number = ::sigtimedwait(&signals, nullptr, &time);
     if (number > 0) return number;
     if (errno == EAGAIN) return 0;

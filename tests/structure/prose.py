@@ -113,4 +113,4 @@ def violations(root):
 if __name__ == "__main__":
     given = [pathlib.Path(name) for name in sys.argv[1:]]
     found = [line for path in given for line in check(path, path.read_text())] if given else list(violations(ROOT))
-    sys.exit("\n".join(found))
+    sys.exit("\n".join(found) or 0)
