@@ -303,8 +303,12 @@ std::vector<Prover::Pair> Prover::run_on(const fs::path& file, data::Sample samp
     auto session = open_once(*runtime_, file, guard_options(options_), notes_);
     pair.found = session.run(with_cache_of(pair.inputs, input_specs(onnx::read_model(file))), pair.where);
   }
-  // What it finds decides the form of weights, so it is left out only where it must be.
-  if (memory_of(options_.model) > memory_for_samples(options_.resources)) return {};
+  // Under a budget the float model may run in segments alone. What is found decides nothing but the form of weights in
+  // blocks, and only there has to be the same under any budget.
+  const bool limited = options_.resources.memory_budget.has_value();
+  if (limited && !has_other_form_) return {};
+  const auto kept = limited ? runtime_->peak_activation_bytes() : 0;
+  if (memory_of(options_.model) + kept > memory_for_samples(options_.resources)) return {};
   (void)run_float(pairs);
   return pairs;
 }
