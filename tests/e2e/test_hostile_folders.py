@@ -69,7 +69,7 @@ def test_what_is_no_file_is_left_out_by_name(folder: Path, tmp_path: Path, way: 
     (folder / "vocabularies").symlink_to("sub")
     (folder / "nowhere.txt").symlink_to("missing")
     os.mkfifo(folder / "sub" / "pipe")
-    result = support.detent("quantize", folder, "-o", tmp_path / "out", *WAYS[way])
+    result = support.detent("quantize", folder, "-v", "-o", tmp_path / "out", *WAYS[way])
     assert result.returncode == 0, result.stderr
     for name in ("vocabularies", "nowhere.txt", "sub/pipe"):
         assert f"'{name}' was left out: it is neither a file nor a link to one" in result.notes
