@@ -190,8 +190,6 @@ NB_MODULE(_core, m) {
   m.def("histograms", &dp::run_histograms, nb::arg("statistics"));
   m.def("merge", &dp::run_merge, nb::arg("inputs"), nb::arg("output"));
   m.def(
-      "parse_size", [](const std::string& text) { return detent::parse_size(text); }, nb::arg("text"));
-  m.def(
       "parse_devices", [](const std::string& text) { return detent::parse_devices(text); }, nb::arg("text"));
   m.def("format_size", &detent::format_size, nb::arg("bytes"));
   m.def("option_names", [] {

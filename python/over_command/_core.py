@@ -221,14 +221,6 @@ def histograms(statistics: _Path) -> dict[str, tuple[list[float], list[float], l
     raise UsageError("methods of one's own are not in this package", "use the package for Linux, or a method of detent's")
 
 
-def parse_size(text: str) -> int:
-    found = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
-    if found is None:
-        raise UsageError(f"'{text}' is not a size", "give bytes, or a text such as 1.5GiB")
-    power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
-
-
 def parse_devices(text: str) -> Sequence[int]:
     if text != "cpu":
         raise UsageError(f"device '{text}': this package computes on the CPU alone", "give cpu")

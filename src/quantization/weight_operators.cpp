@@ -335,7 +335,8 @@ std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::
                                          const TransposedConstants& transposed, const std::vector<bool>& selected,
                                          OtherReaders others) {
   struct Stored {
-    bool in_float = false;
+    bool in_float = false;  // one of them
+    bool in_integers = false, given_out = false;
     double bytes = 0;
     std::vector<std::size_t> readers;  // of integers
   };
@@ -355,13 +356,16 @@ std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::
       any = any || selected[n];
       all = all && selected[n];
     }
-    weight.in_float = weight.in_float || !(others == OtherReaders::rounded ? any : all);
+    weight.in_float = weight.in_float || !(others == OtherReaders::unrounded ? all : any);
+    weight.in_integers = weight.in_integers || any;
+    weight.given_out = weight.given_out || index.is_output(tensor.name);
   }
   const double share = onnx::bits_of(data_type(type)) / 32.0;
   double saved = 0;
   std::vector<std::size_t> beside;
-  for (const auto& [name, weight] : weights) {
+  for (auto& [name, weight] : weights) {
     if (weight.readers.empty()) continue;
+    if (others == OtherReaders::rounded_with_transposes && weight.in_integers) weight.in_float = weight.given_out;
     saved += weight.bytes * ((weight.in_float ? 0 : 1) - share);
     if (weight.in_float) beside.insert(beside.end(), weight.readers.begin(), weight.readers.end());
   }

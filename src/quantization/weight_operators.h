@@ -49,8 +49,8 @@ struct DynamicPlacement {
 /// Which inputs of such a node are weights: none of other nodes.
 std::vector<std::size_t> weight_inputs(const onnx::Node& node);
 
-/// What other nodes read of a weight that has become integers.
-enum class OtherReaders : std::uint8_t { unrounded, rounded };
+/// What other nodes read of a weight that has become integers, and of the constant that it is the transpose of.
+enum class OtherReaders : std::uint8_t { unrounded, rounded, rounded_with_transposes };
 
 /// Of the selected nodes those whose weight stays in float as well, since another node or a transpose of it is read so,
 /// where integers beside such weights take more than integers instead of the others save: none if they do not.

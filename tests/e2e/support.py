@@ -201,9 +201,11 @@ def check_model(path: Path) -> ort.InferenceSession:
     return load(path)
 
 
-def load(path: Path) -> ort.InferenceSession:
+def load(path: Path, **config: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    for key, value in config.items():
+        options.add_session_config_entry(f"session.{key}", value)
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 

@@ -67,9 +67,7 @@ def reference(path: Path, x: np.ndarray) -> np.ndarray:
 
 def unfused(path: Path) -> ort.InferenceSession:
     """ONNX Runtime before 1.32 makes operators on integers of these pairs, which it then refuses."""
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return support.load(path, disable_quant_qdq="1")
 
 
 def expected_output(model: Path, weights: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:

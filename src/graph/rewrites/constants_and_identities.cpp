@@ -440,8 +440,12 @@ class Storing {
         gone_.insert(tensor.name);
         return true;
       }
-      const bool may_turn = is_matrix(tensor) && is_turned(tensor.type, turns_integers_);
-      if (may_turn && stored.dims[0] == tensor.dims[1] && other.transposed == print.as_is) {
+      if (!is_matrix(tensor) || stored.dims[0] != tensor.dims[1] || other.transposed != print.as_is) continue;
+      if (turns_dequantized(stored, tensor)) {
+        gone_.insert(tensor.name);
+        return true;
+      }
+      if (is_turned(tensor.type, turns_integers_)) {
         turns_.emplace_back("Transpose", index_.fresh_name(tensor.name + "_Transpose"), std::vector{stored.name},
                             std::vector{tensor.name}, std::vector{onnx::Attribute::of_ints("perm", {1, 0})});
         gone_.insert(tensor.name);
@@ -449,6 +453,25 @@ class Storing {
       }
     }
     return false;
+  }
+
+  // Transpose takes no floats of 8 bits before opset 21, but what DequantizeLinear makes of them.
+  bool turns_dequantized(const onnx::Tensor& stored, const onnx::Tensor& tensor) {
+    const auto reader_of = [&](const onnx::Tensor& read) -> onnx::Node* {
+      const auto readers = index_.consumers(read.name);
+      if (readers.size() != 1 || index_.is_captured(read.name)) return nullptr;
+      auto& node = model_.graph.nodes[static_cast<std::size_t>(readers.front())];
+      return node.is("DequantizeLinear") && node.inputs().front() == read.name ? &node : nullptr;
+    };
+    if (is_turned(tensor.type, true)) return false;
+    auto* source = reader_of(stored);
+    auto* turned = reader_of(tensor);
+    if (source == nullptr || turned == nullptr || source > turned) return false;
+    const auto scale = [](const onnx::Node& node) { return std::span(node.inputs()).subspan(1); };
+    if (!std::ranges::equal(scale(*source), scale(*turned))) return false;
+    *turned = onnx::Node("Transpose", turned->name(), {source->outputs().front()}, {turned->outputs().front()},
+                         {onnx::Attribute::of_ints("perm", {1, 0})});
+    return true;
   }
 
   onnx::Model& model_;

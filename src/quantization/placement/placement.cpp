@@ -125,7 +125,8 @@ std::vector<std::string> leave_weights_that_stay(const onnx::Model& model, const
   LeftInFloat left;
   if (config.block_float != BlockFloat::none) return {};  // all weights stay
   const auto of_user = select_static_nodes(model, config);
-  for (const auto n : enlarging_nodes(model, index, config.weight_type, transposed, of_user, OtherReaders::rounded)) {
+  const auto others = config::target(config).is_ort_cpu ? OtherReaders::rounded_with_transposes : OtherReaders::rounded;
+  for (const auto n : enlarging_nodes(model, index, config.weight_type, transposed, of_user, others)) {
     if (selected[n]) left.add(model.graph.nodes[n], std::string(kBesideFloat));
     selected[n] = false;
   }
@@ -343,6 +344,24 @@ void share_transposed(const TransposedConstants& transposed, std::vector<Mark>& 
   }
 }
 
+namespace {
+
+// A table whose transpose is a weight gets that one's integers, whatever reads it: it need not be stored in float then.
+std::vector<Mark> with_sources(const TransposedConstants& transposed, Marks& marks) {
+  const auto known = marks.in_order();
+  for (const auto& [value, of] : transposed) {
+    const auto found =
+        std::find_if(known.begin(), known.end(), [name = &value](const auto& mark) { return mark.value == *name; });
+    if (found == known.end() || !found->is_weight || marks.contains(of)) continue;
+    auto granularity = found->granularity;
+    if (granularity.kind == Granularity::Kind::axis) granularity.axis = 1 - granularity.axis;
+    marks.weight(of, granularity);
+  }
+  return marks.in_order();
+}
+
+}  // namespace
+
 Placement place(const onnx::Model& model, const graph::ValueTypes& types, const QuantConfig& config,
                 const FloatParts& floats, const TransposedConstants& transposed) {
   if (!config.formats_given) refuse_quantized(model);
@@ -363,9 +382,10 @@ Placement place(const onnx::Model& model, const graph::ValueTypes& types, const 
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     if (placement.selected[n]) apply_rule(context, n);
   }
-  placement.marks = marks.in_order();
+  const bool shares_transposes = config::target(config).is_ort_cpu;
+  placement.marks = shares_transposes ? with_sources(transposed, marks) : marks.in_order();
   placement.least_spans = least_spans(model, config::target(config));
-  if (config::target(config).is_ort_cpu) share_transposed(transposed, placement.marks);
+  if (shares_transposes) share_transposed(transposed, placement.marks);
   auto in_float = floats.values;
   if (config::target(config).fuses_sums) add_fused_branches(model, index, placement, in_float);
   drop(std::move(in_float), placement.marks);

@@ -38,7 +38,8 @@ struct BeyondFloat16 : Error {
   std::vector<std::string> nodes;
 };
 
-/// What the float model may take for comparisons and times that nobody asked for, where no memory budget is given.
+/// What the float model may take for comparisons and times that nobody asked for; a smaller memory budget bounds them
+/// too.
 inline constexpr std::uint64_t kUnaskedBytes = std::uint64_t{256} << 20;
 
 /// Runs a file in ONNX Runtime with its default options, in a process of its own (exec/guarded_session.h), beside the
