@@ -53,7 +53,7 @@ class Fallback : public Remedy {
     const bool all = config::target(evaluator.options().config).all_operators;
     auto workload = workload_of(model, *index_, evaluator.static_types(draft), draft.assignment.placement,
                                 draft.prepared.unseen, all);
-    if (accuracy().fallback == AccuracyFallback::float32) count_time(workload);
+    if (accuracy().fallback == AccuracyFallback::float32) count_costs(workload);
     if (accuracy().target) {
       if (!reach(choose(workload, kNone), [this](const auto& choices) { return is_reached(choices); }))
         throw out_of_reach("activations of 16 bits do not reach", "or give --accuracy-fallback float32");
@@ -92,8 +92,8 @@ class Fallback : public Remedy {
     auto& result = draft.result;
     const bool in_float = accuracy().fallback == AccuracyFallback::float32;
     for (const auto& choice : choices_) {
-      const auto timed = macs_.find(choice.node);
-      const double share = timed == macs_.end() ? choice.macs : timed->second;
+      const auto dearer = costs_.find(choice.node);
+      const double share = dearer == costs_.end() ? choice.macs : dearer->second;
       const double macs = remedies::macs_of(draft.prepared.model, *index_, {choice.node, share});
       (in_float ? result.float_nodes : result.wide_nodes)
           .push_back({draft.prepared.model.graph.nodes[choice.node].label(), choice.removed, macs});
@@ -120,14 +120,33 @@ class Fallback : public Remedy {
     return std::max(0.0, kNearlyFloat * times.in_float / times.chosen - 1);
   }
 
-  // A product with few multiplications may take long in float, with the conversions around it.
-  void count_time(Workload& workload) {
-    macs_.clear();
+  // A product with few multiplications may take long in float, with the conversions around it. Where the processor
+  // computes in float either way, bytes are what integers are for.
+  void count_costs(Workload& workload) {
+    const auto& prepared = draft_->prepared;
+    const auto& config = evaluator_->options().config;
+    const bool by_size =
+        config::target(config).is_ort_cpu && onnx::bits_of(quantization::data_type(config.activation_type)) > 8;
+    double all = 0;
+    for (const auto& tensor : prepared.model.graph.initializers) all += static_cast<double>(tensor.data.size());
+    costs_.clear();
     for (auto& product : workload.products) {
-      const auto added = draft_->prepared.added_in_float.find(draft_->prepared.model.graph.nodes[product.node].id());
-      if (added == draft_->prepared.added_in_float.end() || added->second <= product.macs) continue;
-      macs_[product.node] = std::exchange(product.macs, added->second);
+      const auto& node = prepared.model.graph.nodes[product.node];
+      const auto added = prepared.added_in_float.find(node.id());
+      double cost = added == prepared.added_in_float.end() ? 0 : added->second;
+      if (by_size && all > 0) cost = std::max(cost, static_cast<double>(bytes_of_constants(node)) / all);
+      if (cost > product.macs) costs_[product.node] = std::exchange(product.macs, cost);
     }
+  }
+
+  std::uint64_t bytes_of_constants(const onnx::Node& node) const {
+    std::uint64_t bytes = 0;
+    for (const auto& input : node.inputs()) {
+      const int at = index_->initializer(input);
+      if (at != graph::kNone)
+        bytes += draft_->prepared.model.graph.initializers[static_cast<std::size_t>(at)].data.size();
+    }
+    return bytes;
   }
 
   std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits,
@@ -259,7 +278,7 @@ class Fallback : public Remedy {
   Evaluator* evaluator_ = nullptr;
   std::optional<graph::Index> index_;
   std::vector<FallbackChoice> choices_;
-  std::map<std::size_t, double> macs_;  // of products whose time costs more
+  std::map<std::size_t, double> costs_;  // the multiplications of products that cost more otherwise
   quantization::Assignment assignment_;
   TrialResult all_, chosen_;
 };

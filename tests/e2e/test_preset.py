@@ -195,6 +195,20 @@ def test_a_target_that_integers_reach_leaves_all_of_them(products: tuple[Path, P
     assert report["accuracy"]["cosine"] >= 0.9
 
 
+def test_where_the_processor_computes_in_float_bytes_are_the_cost(tmp_path: Path) -> None:
+    """The head has most of the bytes, of the error, and hardly a multiplication."""
+    b = graphs.Builder(4)
+    x = b.add("Relu", b.add("Conv", "x", b.weight("w1", 16, 3, 3, 3), name="first", pads=[1] * 4))
+    x = b.add("Relu", b.add("Conv", x, b.weight("w2", 16, 16, 3, 3), name="second", pads=[1] * 4))
+    x = b.add("Flatten", b.add("GlobalAveragePool", x))
+    x = b.add("Gemm", x, b.constant("w3", b.rng.standard_t(1.5, (16, 400)).T), name="head", transB=1)
+    samples = [{"x": np.random.default_rng(i).normal(size=(1, 3, 32, 32)).astype(np.float32)} for i in range(8)]
+    model, data = saved(tmp_path, b.model({"x": (FLOAT, [1, 3, 32, 32])}, [x]), samples)
+    report = support.quantize(model, tmp_path / "q.onnx", data, *BALANCED, "--format", "a16w8", "--no-bench")
+    assert report["accuracy"]["sqnr_db"] < 40, "more in float would help"
+    assert "Gemm 'head'" not in {node["node"] for node in report["accuracy"]["float_nodes"]}
+
+
 def scoring(folder: Path, score: str) -> list[object]:
     """A command that prints `score`, where `integers` is the share of products with integer weights."""
     script = folder / "it's a score.py"
