@@ -83,7 +83,7 @@ bool Evaluator::has_rows_for_samples() {
 
 void Evaluator::release_trial_memory() {
   runner_.reset();
-  references_.clear();
+  references_ = {};
   if (source_) source_->keep(false);
   trim_heap();
 }

@@ -140,8 +140,9 @@ class Trials {
     if (options_.references == nullptr || options_.spool != nullptr || options_.watch || !model_.held.empty())
       return kept;
     for (const auto& name : names) {
-      const auto found = options_.references->find({options_.samples.skipped + s, name});
-      if (found == options_.references->end()) return {};
+      const auto& known = options_.references->values;
+      const auto found = known.find({options_.samples.skipped + s, name});
+      if (found == known.end()) return {};
       kept.push_back(found->second);
     }
     return kept;
@@ -149,13 +150,16 @@ class Trials {
 
   void keep_reference(std::size_t s, const std::vector<std::string>& names,
                       const std::vector<data::Array>& values) const {
-    if (options_.references == nullptr || !model_.held.empty()) return;
-    std::uint64_t bytes = 0;
-    for (const auto& [key, value] : *options_.references) bytes += value.bytes.size();
+    auto* references = options_.references;
+    if (references == nullptr || !model_.held.empty()) return;
+    constexpr std::uint64_t kEntry = 256;  // beside its bytes: small results come in great numbers
+    std::uint64_t bytes = names.size() * kEntry;
     for (const auto& value : values) bytes += value.bytes.size();
-    if (bytes > options_.reference_bytes) return;
-    for (std::size_t i = 0; i < names.size(); ++i)
-      (*options_.references)[{options_.samples.skipped + s, names[i]}] = values[i];
+    if (references->bytes + bytes > options_.reference_bytes) return;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const auto [at, is_new] = references->values.try_emplace({options_.samples.skipped + s, names[i]}, values[i]);
+      if (is_new) references->bytes += values[i].bytes.size() + kEntry;
+    }
   }
 
   static std::vector<std::string> measured_values(const TrialModel& model) {

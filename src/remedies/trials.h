@@ -31,15 +31,18 @@ struct TrialSamples {
   std::size_t skipped = 0;
 };
 
-using References = std::map<std::pair<std::size_t, std::string>, data::Array>;
+/// Results of the float model by position of the sample and by name.
+struct References {
+  std::map<std::pair<std::size_t, std::string>, data::Array> values;
+  std::uint64_t bytes = 0;  // of them all
+};
 inline constexpr std::uint64_t kReferenceBytes = std::uint64_t{16} << 20;
 
 struct TrialOptions {
   TrialSamples samples;
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
-  /// Results of the float model by position of the sample and by name: those that are there are not computed again, and
-  /// others are kept up to `reference_bytes`.
+  /// Those that are there are not computed again, and others are kept up to `reference_bytes`.
   References* references = nullptr;
   std::uint64_t reference_bytes = kReferenceBytes;
   /// Is shown the marked values of the float model's runs, by their marks; may be empty.
