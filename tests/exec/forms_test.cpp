@@ -521,5 +521,57 @@ TEST(PRelu, WithOneSlopeBecomesLeakyRelu) {
   EXPECT_EQ(op_types(each), Names{"PRelu"});
 }
 
+Names written_fast(const Model& model) {
+  auto after = model;
+  auto types = infer_value_types(runtime(), after);
+  graph::write_fast_activations(after, types);
+  for (const auto& node : after.graph.nodes) EXPECT_TRUE(types.contains(node.outputs()[0])) << node.label();
+  expect_near(model, after);
+  return op_types(after);
+}
+
+TEST(FastActivations, AreTheSameFunctions) {
+  const auto prelu = [](std::vector<float> slopes) {
+    return swish_model({{"PRelu", "p", {"x", "a"}, {"y"}}}, {floats("a", {4, 1, 1}, slopes)});
+  };
+  EXPECT_EQ(written_fast(prelu({0.2F, -3, 1, 0.5F})), (Names{"Mul", "Max"}));
+  EXPECT_EQ(written_fast(prelu({0.2F, 0, 1, 0.5F})), (Names{"Min", "Mul", "Relu", "Add"}));
+  EXPECT_EQ(written_fast(prelu({0.2F, 2, 1, 0.5F})), (Names{"Min", "Mul", "Relu", "Add"}));
+  const Names mish{"Min", "Exp", "Add", "Mul", "Add", "Div", "Mul"};
+  EXPECT_EQ(written_fast(swish_model({{"Mish", "m", {"x"}, {"y"}}}, {}, 18)), mish);
+  const std::vector<Node> parts{
+      {"Softplus", "s", {"x"}, {"a"}}, {"Tanh", "t", {"a"}, {"b"}}, {"Mul", "m", {"b", "x"}, {"y"}}};
+  EXPECT_EQ(written_fast(swish_model(parts)), mish);
+  const auto elu = [](float alpha) {
+    return swish_model({{"Elu", "e", {"x"}, {"y"}, {Attribute::of_float("alpha", alpha)}}});
+  };
+  EXPECT_EQ(written_fast(elu(1)), (Names{"Min", "Exp", "Sub", "Max"}));
+  EXPECT_EQ(written_fast(elu(0.5F)), (Names{"Min", "Exp", "Sub", "Mul", "Max"}));
+  EXPECT_EQ(written_fast(elu(1.5F)), Names{"Elu"});
+  // What others read stays.
+  auto seen = parts;
+  seen.push_back({"Relu", "r", {"b"}, {"z"}});
+  EXPECT_EQ(written_fast(swish_model(seen)), (Names{"Softplus", "Tanh", "Mul", "Relu"}));
+}
+
+TEST(FastActivations, KeepInfinitiesAndLargeValues) {
+  constexpr float kFar = std::numeric_limits<float>::infinity();
+  std::vector<float> values(36, 3);
+  const std::vector<float> rare{kFar, -kFar, 100, -100, 19, -30, 1e30F, -1e30F, 3, kFar, -kFar};
+  std::copy(rare.begin(), rare.end(), values.begin());
+  const Array x = array_of(DataType::float32, {1, 4, 3, 3}, values);
+  for (auto model : {swish_model({{"Mish", "m", {"x"}, {"y"}}}, {}, 18), swish_model({{"Elu", "e", {"x"}, {"y"}}}),
+                     swish_model({{"PRelu", "p", {"x", "a"}, {"y"}}}, {floats("a", {4, 1, 1}, {0.2F, 0.3F, 1, 3})})}) {
+    auto after = model;
+    auto types = infer_value_types(runtime(), after);
+    graph::write_fast_activations(after, types);
+    const auto want = floats_of(run(model, {x}).front()), got = floats_of(run(after, {x}).front());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const bool is_same = want[i] == got[i] || std::isnan(want[i]);
+      EXPECT_TRUE(is_same || std::abs(got[i] - want[i]) < 1e-6F) << i << ": " << got[i];
+    }
+  }
+}
+
 }  // namespace
 }  // namespace detent::exec::test

@@ -386,6 +386,7 @@ constexpr Pass kPasses[] = {
     {"gemms", fuses, on<graph::plain_gemms>},
     {"fold-after", fuses, on<graph::fold_after_products>},
     {"uniform-prelus", fuses, on<graph::uniform_prelus>},
+    {"fast-activations", has_gates, on<graph::write_fast_activations>, inferred},
     {"hard-sigmoids", has_gates, on<graph::compose_hard_sigmoids>, inferred},
     {"hard-swishes", has_gates, on<graph::take_hard_swishes_apart>, inferred},
     {"gelus", has_gates, on<graph::compose_gelus>},
