@@ -42,7 +42,7 @@ struct NextTokens {
 /// The difference between a quantized model and its original.
 struct Comparison {
   std::uint64_t samples = 0;
-  std::vector<std::string> sample_names;  // files, with the rows of parts: "a.npz[4:5]"
+  std::vector<std::string> sample_names;  // the first 1,000, with the rows of parts: "a.npz[4:5]"
   /// Of decoders with a KV cache; nullopt of other models.
   std::optional<NextTokens> next_tokens;
   /// Measured as deployed: the quantized model runs with all of the runtime's optimizations.

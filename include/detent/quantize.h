@@ -144,7 +144,7 @@ struct ChannelGroup {
 /// Runtime with its default options, where nothing else is said.
 struct AccuracyResult {
   std::size_t samples = 0;
-  std::vector<std::string> sample_names;       // files, with the rows of parts: "a.npz[4:5]"; empty: the first ones
+  std::vector<std::string> sample_names;       // the first 1,000, with the rows of parts: "a.npz[4:5]"
   double sqnr_db = 0;                          // of the worst output over all these samples
   std::optional<double> worst_sample_db;       // of the sample, and output, that is farthest
   double cosine = 0;                           // of the worst output

@@ -387,7 +387,7 @@ Comparison compare_within_time(const CompareOptions& options) {
   const auto run_layers = [&](const data::Sample& sample) {
     auto outputs = layers.run(sample);
     ++comparison.samples;
-    comparison.sample_names.push_back(sample.origin);
+    if (comparison.samples <= run::kMostSampleNames) comparison.sample_names.push_back(sample.origin);
     if (options.progress)
       options.progress("compare", comparison.samples, most_of(*source, options, comparison.samples));
     return outputs;

@@ -88,6 +88,28 @@ def test_measuring_and_the_proof_keep_to_the_budget(deep: Path, tmp_path: Path) 
 
 
 @pytest.mark.full
+def test_weights_that_need_no_solving_count_as_well(tmp_path: Path) -> None:
+    """40 matrices of 4 MiB whose values lie on grids of 4 bits, before one that is solved."""
+    random, size = np.random.default_rng(2), 1024
+    weights = [(random.integers(-8, 8, (size, size)) / 128).astype(np.float32) for _ in range(40)]
+    weights.append((random.standard_normal((size, size)) / 32).astype(np.float32))
+    nodes = []
+    for n in range(len(weights)):
+        nodes.append(helper.make_node("MatMul", [f"y{n}", f"w{n}"], [f"m{n}"], f"product_{n}"))
+        nodes.append(helper.make_node("Tanh", [f"m{n}"], [f"y{n + 1}"], f"tanh_{n}"))
+    sides = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", size]) for n in ("y0", f"y{len(weights)}")]
+    constants = [numpy_helper.from_array(weight, f"w{n}") for n, weight in enumerate(weights)]
+    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], constants)
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"y0": random.standard_normal((4, size), np.float32)} for _ in range(12)])
+    words = ["quantize", tmp_path / "m.onnx", "--format", "q4", "--calibration-data", data, "-q", "--threads", 1, "-o"]
+    peak = support.peak_memory(tmp_path, DETENT, *words, tmp_path / "q.onnx", "--memory-budget", "180MiB")
+    assert peak < 180 << 20, f"{peak >> 20} MiB"
+    support.peak_memory(tmp_path, DETENT, *words, tmp_path / "free.onnx")
+    assert support.sha256(tmp_path / "q.onnx") == support.sha256(tmp_path / "free.onnx")
+
+
+@pytest.mark.full
 def test_without_a_budget_weights_are_solved_in_what_plain_inference_takes(deep: Path, tmp_path: Path) -> None:
     weights, process = 10 * (16 << 20), 128 << 20
     words = ["quantize", deep / "m.onnx", "--weights-only", "--calibration-data", deep / "data", "--set", "weights-method=search"]

@@ -313,13 +313,15 @@ std::uint64_t BlockWork::usual_memory(std::uint64_t budget) const {
   return std::min(budget, kProcess + weights);
 }
 
-// What the process and columns that are solved leave of the budget, for sums and activations alike.
+// What the process and columns that are solved leave of the budget, for sums, weights and activations.
 solve::GramMemory BlockWork::memory_for_gram_sums(std::uint64_t budget) const {
   std::uint64_t columns = std::uint64_t{64} << 20;
   for (const auto& tensor : draft_.placement.tensors) columns = std::max(columns, solve::memory_of_piece(tensor.rows));
   const auto taken = profile::memory_now().anonymous + columns;
-  const auto left = [taken](std::uint64_t memory) { return memory > taken ? (memory - taken) / 2 : 0; };
-  return {.wanted = left(usual_memory(budget)), .most = left(budget)};
+  const auto left = [taken](std::uint64_t memory) { return memory > taken ? memory - taken : 0; };
+  solve::GramMemory memory{.wanted = left(usual_memory(budget)) / 2, .most = left(budget) / 2};
+  if (resources_.memory_budget) memory.weights = left(budget) / 3;
+  return memory;
 }
 
 std::vector<quantization::BlockStream> BlockWork::streams() const {

@@ -178,7 +178,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
       token_sums.add(sample.inputs[tokens->ids], mask, x[tokens->logits], y[tokens->logits]);
     }
     ++found.samples;
-    found.sample_names.push_back(sample.origin);
+    if (found.samples <= kMostSampleNames) found.sample_names.push_back(sample.origin);
     if (told) told(found.samples);
   }
   if (found.samples == 0) throw bad_input("there are no samples to measure the results with");

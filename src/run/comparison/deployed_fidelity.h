@@ -74,11 +74,14 @@ class FloatRuns {
   std::deque<FloatRun> ahead_;
 };
 
+/// So many samples are named in results.
+inline constexpr std::size_t kMostSampleNames = 1000;
+
 struct DeployedFidelity {
   std::uint64_t samples = 0;
   std::size_t outputs = 0;                        // that have numbers to compare
   std::vector<std::string> without_numbers = {};  // outputs: text, sequences, maps and optionals
-  std::vector<std::string> sample_names = {};
+  std::vector<std::string> sample_names = {};     // of the first
   double sqnr_db = 0;              // of the worst output
   double cosine = 0;               // the same
   double worst_sample_db = 0;      // of that sample, and output, which is farthest

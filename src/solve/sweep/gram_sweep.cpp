@@ -257,6 +257,44 @@ class Sweep {
   std::size_t samples_ = 0;
 };
 
+std::uint64_t bytes_of_weights(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
+  std::uint64_t bytes = 0;
+  for (const auto& input : node.inputs()) {
+    const int weight = index.initializer(input);
+    if (weight != graph::kNone) bytes += model.graph.initializers[static_cast<std::size_t>(weight)].data.size();
+  }
+  return bytes;
+}
+
+// More stages, where nodes of one read more than so many bytes of weights.
+std::vector<BlockStage> cut_by_weights(const onnx::Model& model, const graph::Index& index,
+                                       const std::vector<bool>& inside, std::uint64_t most,
+                                       std::vector<BlockStage> stages) {
+  std::vector<BlockStage> cut;
+  const auto& nodes = model.graph.nodes;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto begin = static_cast<std::size_t>(stages[s].begin);
+    const std::size_t end = s + 1 < stages.size() ? static_cast<std::size_t>(stages[s + 1].begin) : nodes.size();
+    const std::size_t first = cut.size();
+    cut.emplace_back().begin = stages[s].begin;
+    std::uint64_t bytes = 0;
+    for (std::size_t n = begin; n < end; ++n) {
+      const auto more = bytes_of_weights(model, index, nodes[n]);
+      if (bytes > 0 && bytes + more > most && !inside[n]) {
+        cut.emplace_back().begin = static_cast<int>(n);
+        bytes = 0;
+      }
+      bytes += more;
+    }
+    for (auto& input : stages[s].inputs) {
+      std::size_t at = cut.size() - 1;
+      while (at > first && cut[at].begin > index.producer(input.value)) --at;
+      cut[at].inputs.push_back(std::move(input));
+    }
+  }
+  return cut;
+}
+
 }  // namespace
 
 std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
@@ -293,7 +331,7 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
     taken += bytes;
     stages.back().inputs.push_back(std::move(input));
   }
-  return stages;
+  return cut_by_weights(model, index, inside, memory.weights, std::move(stages));
 }
 
 std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& types,

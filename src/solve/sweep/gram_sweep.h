@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -37,12 +38,14 @@ struct BlockStage {
 
 /// Bytes of Gram matrices and of what solving takes beside them.
 struct GramMemory {
-  std::uint64_t wanted = 0;  // of a stage of several
-  std::uint64_t most = 0;    // of a single one
+  std::uint64_t wanted = 0;                                           // of a stage of several
+  std::uint64_t most = 0;                                             // of a single one
+  std::uint64_t weights = std::numeric_limits<std::uint64_t>::max();  // that the nodes of a stage read
 };
 
-/// Stages in the order of the model, of which each takes the memory that is wanted, or has a single matrix. Weights
-/// that only tables read are in none. Throws resource where there is too little for one matrix.
+/// Stages in the order of the model, of which each takes the memory that is wanted, or has a single matrix or a single
+/// node with weights. Weights that only tables read are in none. Throws resource where there is too little for one
+/// matrix.
 std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
                                      const WeightsOnlyConfig& config, const GramMemory& memory);
 
