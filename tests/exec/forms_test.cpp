@@ -542,12 +542,18 @@ TEST(FastActivations, AreTheSameFunctions) {
   const std::vector<Node> parts{
       {"Softplus", "s", {"x"}, {"a"}}, {"Tanh", "t", {"a"}, {"b"}}, {"Mul", "m", {"b", "x"}, {"y"}}};
   EXPECT_EQ(written_fast(swish_model(parts)), mish);
-  const auto elu = [](float alpha) {
-    return swish_model({{"Elu", "e", {"x"}, {"y"}, {Attribute::of_float("alpha", alpha)}}});
+  const auto of = [](const char* type, std::vector<Attribute> attributes) {
+    return swish_model({{type, "e", {"x"}, {"y"}, std::move(attributes)}});
   };
-  EXPECT_EQ(written_fast(elu(1)), (Names{"Min", "Exp", "Sub", "Max"}));
-  EXPECT_EQ(written_fast(elu(0.5F)), (Names{"Min", "Exp", "Sub", "Mul", "Max"}));
-  EXPECT_EQ(written_fast(elu(1.5F)), Names{"Elu"});
+  const auto alpha = [](float value) { return Attribute::of_float("alpha", value); };
+  EXPECT_EQ(written_fast(of("Elu", {})), (Names{"Min", "Exp", "Sub", "Max"}));
+  EXPECT_EQ(written_fast(of("Elu", {alpha(0.5F)})), (Names{"Min", "Exp", "Sub", "Mul", "Max"}));
+  EXPECT_EQ(written_fast(of("Elu", {alpha(1.5F)})), (Names{"Min", "Exp", "Sub", "Mul", "Relu", "Add"}));
+  EXPECT_EQ(written_fast(of("Elu", {alpha(-1)})), Names{"Elu"});
+  EXPECT_EQ(written_fast(of("Celu", {alpha(2)})), (Names{"Min", "Div", "Exp", "Sub", "Mul", "Max"}));
+  const Names selu{"Min", "Exp", "Sub", "Mul", "Relu", "Mul", "Add"};
+  EXPECT_EQ(written_fast(of("Selu", {})), selu);
+  EXPECT_EQ(written_fast(of("Selu", {alpha(3), Attribute::of_float("gamma", 0.5F)})), selu);
   // What others read stays.
   auto seen = parts;
   seen.push_back({"Relu", "r", {"b"}, {"z"}});
@@ -561,6 +567,7 @@ TEST(FastActivations, KeepInfinitiesAndLargeValues) {
   std::copy(rare.begin(), rare.end(), values.begin());
   const Array x = array_of(DataType::float32, {1, 4, 3, 3}, values);
   for (auto model : {swish_model({{"Mish", "m", {"x"}, {"y"}}}, {}, 18), swish_model({{"Elu", "e", {"x"}, {"y"}}}),
+                     swish_model({{"Selu", "e", {"x"}, {"y"}}}),
                      swish_model({{"PRelu", "p", {"x", "a"}, {"y"}}}, {floats("a", {4, 1, 1}, {0.2F, 0.3F, 1, 3})})}) {
     auto after = model;
     auto types = infer_value_types(runtime(), after);

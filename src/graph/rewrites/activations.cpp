@@ -249,7 +249,8 @@ class SwishRewriter : Rewriter {
   }
 };
 
-// PRelu, Mish and Elu of float32 in operators that ONNX Runtime's CPU has vectorized kernels for, which theirs are not.
+// PRelu, Mish, Elu, Selu and Celu of float32 in operators that ONNX Runtime's CPU has vectorized kernels for, which
+// theirs are not.
 class FastActivations : Rewriter {
  public:
   FastActivations(onnx::Model& model, ValueTypes& types) : Rewriter(model, types), made_types_(types) {}
@@ -258,12 +259,12 @@ class FastActivations : Rewriter {
     std::size_t found = 0;
     rebuild([&](const onnx::Node& node) {
       const bool is_float = !node.inputs().empty() && is_float32(node.inputs()[0]);
-      const bool written = is_float && (prelu(node) || mish(node) || elu(node));
+      const bool written = is_float && (prelu(node) || mish(node) || exponential(node));
       found += written ? 1U : 0U;
       return written;
     });
     return finish(found, count_with_noun(found, "activation") +
-                             " (PRelu, Mish, Elu) became operators that the runtime computes faster");
+                             " (PRelu, Mish, Elu, Selu, Celu) became operators that the runtime computes faster");
   }
 
   // x * tanh(softplus(x)) is Mish.
@@ -326,15 +327,27 @@ class FastActivations : Rewriter {
     return end(node, "Mul", {x, share});
   }
 
-  // The larger of x and alpha (e^min(x, 0) - 1), where alpha is not above 1.
-  bool elu(const onnx::Node& node) {
-    const auto* given = node.is("Elu") ? node.attribute("alpha") : nullptr;
-    const float alpha = given == nullptr ? 1 : given->as_float();
-    if (!node.is("Elu") || !(alpha > 0 && alpha <= 1)) return false;
+  // Elu, Selu and Celu: gamma x above 0, below it gamma alpha (e^x - 1), of Celu alpha (e^(x / alpha) - 1).
+  bool exponential(const onnx::Node& node) {
+    const bool is_selu = node.is("Selu"), is_celu = node.is("Celu");
+    if (!is_selu && !is_celu && !node.is("Elu")) return false;
+    const auto given = [&](const char* name, float usual) {
+      const auto* attribute = node.attribute(name);
+      return attribute == nullptr ? usual : attribute->as_float();
+    };
+    const float alpha = given("alpha", is_selu ? 1.67326319217681884765625F : 1);
+    const float gamma = is_selu ? given("gamma", 1.05070102214813232421875F) : 1;
+    if (!(alpha > 0 && gamma > 0)) return false;
     const auto& x = node.inputs()[0];
-    auto below = step(node, "Sub", {step(node, "Exp", {step(node, "Min", {x, number(0)})}), number(1)});
-    if (alpha != 1) below = step(node, "Mul", {below, number(alpha)});
-    return end(node, "Max", {x, below});
+    auto below = step(node, "Min", {x, number(0)});
+    if (is_celu && alpha != 1) below = step(node, "Div", {below, number(alpha)});
+    below = step(node, "Sub", {step(node, "Exp", {below}), number(1)});
+    if (alpha * gamma != 1) below = step(node, "Mul", {below, number(alpha * gamma)});
+    // Then no tangent at 0 is steeper than x, and the larger one is meant.
+    if (gamma == 1 && (is_celu || alpha <= 1)) return end(node, "Max", {x, below});
+    auto above = step(node, "Relu", {x});
+    if (gamma != 1) above = step(node, "Mul", {above, number(gamma)});
+    return end(node, "Add", {above, below});
   }
 
   ValueTypes& made_types_;

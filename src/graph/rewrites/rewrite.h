@@ -120,8 +120,8 @@ void compose_hard_swishes(onnx::Model& model);
 /// PRelu with one slope for all channels becomes LeakyRelu.
 Notes uniform_prelus(onnx::Model& model);
 
-/// PRelu with constant slopes, Mish (also as x * tanh(softplus(x))) and Elu with an alpha of at most 1 become operators
-/// that ONNX Runtime's CPU computes faster; results differ by roundings of float32.
+/// PRelu with constant slopes, Mish (also as x * tanh(softplus(x))), Elu, Selu and Celu become operators that ONNX
+/// Runtime's CPU computes faster; results differ by roundings of float32.
 Notes write_fast_activations(onnx::Model& model, ValueTypes& types);
 
 inline constexpr std::int64_t kOldestOpset = 7;
