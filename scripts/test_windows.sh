@@ -9,6 +9,8 @@ mkdir -p "$work"
 printf '#!/bin/sh\nexec "%s/scripts/emulate_windows" "%s/build/windows/detent.exe" "$@"\n' "$PWD" "$PWD" >"$work/detent"
 chmod +x "$work/detent"
 unset DETENT_ONNXRUNTIME  # each takes the runtime beside it
+cc -shared -fPIC -o "$work/amx_permission.so" tests/emulation/amx_permission.c
+export WINE_PRELOAD=$work/amx_permission.so
 # What Wine starts beside a program (services.exe and others) keeps the program's standard error, ends later than it, and has been
 # seen to crash then: whoever reads the output of detent would wait for that. So it is started here, for all runs.
 export WINEPREFIX=${WINEPREFIX:-$PWD/build/wine}
