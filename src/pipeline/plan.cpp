@@ -173,20 +173,20 @@ double seconds_of_inference(const Forecast& forecast) {
   return flops / reached * static_cast<double>(forecast.plan.samples);
 }
 
-// Inferences of all samples that measuring takes. Runs of the whole model are: all samples for the extremes of
+// Inferences of all samples that measuring takes. Runs of the whole model are: up to 64 samples for the extremes of
 // channels; the float model and about five drafts on those that are judged; groups of values, of gates and of weights
-// on a few; the values that are scaled, together. Trials of single values take one run for twelve. See
-// remedies::Evaluator. A run in which values are rounded takes about twice as long as an inference (measured: 1.9
-// to 2.4 times).
+// on a few; scaled values together. Trials of single values take one run for twelve. See remedies::Evaluator. A run in
+// which values are rounded takes about twice as long as an inference (measured: 1.9 to 2.4 times).
 double inferences_of_measuring(const Plan& plan, std::size_t values) {
   constexpr double kTrial = 2.2, kNear = 12;
   constexpr double kTrialsOfRanges = 100;  // of single values, beside one for each value
   const auto samples = static_cast<double>(std::max<std::size_t>(plan.samples, 1));
-  const double judged = std::max(samples / 4, std::min(samples, 8.0));
+  const double judged = std::max(std::min(samples / 4, 32.0), std::min(samples, 8.0));
   const double few = std::clamp(samples / 16, 1.0, 4.0), fewer = std::clamp(samples / 32, 1.0, 4.0);
   const double near = (static_cast<double>(values) * fewer + kTrialsOfRanges * few) / kNear;
   const double together = 2 * std::clamp(samples / 8, 1.0, 4.0);
-  return kTrial * (samples + 6 * judged + 10 * few + 8 * std::min(judged, 2.0) + together + near) / samples;
+  return kTrial * (std::min(samples, 64.0) + 6 * judged + 10 * few + 8 * std::min(judged, 2.0) + together + near) /
+         samples;
 }
 
 // A budget that is given needs no device to be known.

@@ -20,6 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSamplePeriod = 20ms;
+constexpr double kLittle = 0.015;      // processor seconds, in which memory changes little
 constexpr auto kFamilyPeriod = 200ms;  // finding and reading children costs a file per thread and child; also for GPUs
 constexpr auto kScanPeriod = 1s;
 constexpr int kScanShare = 500;  // a large tree is scanned less often, so that scanning stays below 1/500 of the time
@@ -268,7 +269,9 @@ void Profiler::sample(const std::stop_token& stop) {
       scan_directories(kScanPeriod);
     } catch (...) {  // out of memory: one sample is lost
     }
-    wake.wait_for(waiting, stop, kSamplePeriod, [] { return false; });
+    const double busy = cpu_seconds() + kLittle;
+    do wake.wait_for(waiting, stop, kSamplePeriod, [] { return false; });
+    while (!stop.stop_requested() && cpu_seconds() < busy && Clock::now() < next_family);
   }
 }
 

@@ -32,8 +32,9 @@ constexpr std::size_t kJudgingEvery = 8;
 constexpr double kLookingPerSample = 1;
 constexpr double kTryingPerSample = 2;
 constexpr std::ptrdiff_t kLeastTrials = 32;
-constexpr double kUneven = 2;         // below, there is nothing to gain
-constexpr double kWorthDoing = 0.01;  // share of the error of all candidates
+constexpr std::size_t kMostOfChannels = 64;  // samples whose channels are looked at, and for which trials are counted
+constexpr double kUneven = 2;                // below, there is nothing to gain
+constexpr double kWorthDoing = 0.01;         // share of the error of all candidates
 constexpr double kImprovement = 0.5;
 
 struct Candidate {
@@ -123,7 +124,7 @@ class Equalization : public Remedy {
       candidate.extremes.add({reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float)},
                              tensor.shape, candidate.scaling.last_axis);
     };
-    evaluator_->run(*draft_, tapped, {}, {samples_}, add);
+    evaluator_->run(*draft_, tapped, {}, {std::min(samples_, kMostOfChannels)}, add);
   }
 
   // Those with the most uneven channels, as many as the inferences allow; first those that no product makes for
@@ -146,7 +147,8 @@ class Equalization : public Remedy {
   }
 
   std::ptrdiff_t allowed(double per_sample) const {
-    return std::max(static_cast<std::ptrdiff_t>(per_sample * static_cast<double>(samples_)), kLeastTrials);
+    const auto samples = static_cast<double>(std::min(samples_, kMostOfChannels));
+    return std::max(static_cast<std::ptrdiff_t>(per_sample * samples), kLeastTrials);
   }
 
   static double root_mean_square(const std::vector<float>& values) {

@@ -42,8 +42,9 @@ constexpr std::size_t kJudgingRunsPerSampleForTarget = 3;
 constexpr std::size_t kMostAssignmentsForTarget = 15;
 constexpr std::size_t kJudgingRunsPerSample = 2;
 constexpr std::size_t kMostAssignments = 4;
-// With fewer, an accuracy says little about other samples: so many are judged where there are as many.
-constexpr std::size_t kFewSamples = 8;
+// With fewer, an accuracy says little about other samples: so many are judged where there are as many. Without a
+// target, more than four times as many tell nothing new.
+constexpr std::size_t kFewSamples = 8, kManySamples = 32;
 
 constexpr const char* kCandidate = "candidate.onnx";
 
@@ -151,7 +152,13 @@ std::vector<TrialResult> Evaluator::run_near(const Draft& draft, const quantizat
 }
 
 std::vector<int> Evaluator::parts_in(const TrialModel& model, const Draft& draft) {
-  if (parts_.empty()) parts_ = parts_of(draft.prepared.model, static_types(draft), kParts);
+  if (parts_.empty()) {
+    auto types = static_types(draft);
+    // Where sizes depend on values, most of the work would stand in a few parts.
+    const auto unknown = run::values_of_unknown_shape(draft.prepared.model, types);
+    if (!unknown.empty()) run::measure_shapes(context(), draft.prepared.model, source(), unknown, types);
+    parts_ = parts_of(draft.prepared.model, types, kParts);
+  }
   auto parts = model.map_cuts(parts_);
   parts.front() = 0;  // copies of inputs stand before the first node
   return parts;
@@ -250,7 +257,7 @@ TrialSamples Evaluator::judging_samples() {
   const std::size_t all = samples();
   const std::size_t share = options().accuracy.target
                                 ? kJudgingRunsPerSampleForTarget * all / (2 * kMostAssignmentsForTarget)
-                                : kJudgingRunsPerSample * all / (2 * kMostAssignments);
+                                : std::min(kJudgingRunsPerSample * all / (2 * kMostAssignments), kManySamples);
   const std::size_t count = std::max(share, std::min(all, kFewSamples));
   return {count, all - count};
 }
@@ -259,12 +266,6 @@ namespace {
 
 // Measured: heap in pieces, sums of pairs.
 constexpr std::uint64_t kTrials = std::uint64_t{12} << 20;
-
-// Without the statistics.
-planning::Circumstances of_trials(const QuantizeOptions& options, const quantization::Placement& placement,
-                                  std::uint64_t sample_bytes) {
-  return {placement.to_observe().size(), false, thread_count(options.threads), 1, sample_bytes};
-}
 
 // Of trials within the budget, in one piece or in segments; above the budget where they do not fit.
 std::uint64_t measuring_memory(const onnx::Model& model, const graph::ValueTypes& types,
@@ -340,7 +341,8 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
                          const SampleSizes& samples, std::uint64_t budget) {
   StageMemory memory;
   const auto& model = prepared.model;
-  const auto circumstances = of_trials(options, placement, samples.bytes);
+  const planning::Circumstances circumstances{placement.to_observe().size(), false, thread_count(options.threads), 1,
+                                              samples.bytes};
   const auto cost = planning::calibration_cost(model, types, placement.to_observe(), circumstances);
   if (!cost) return memory;
   const bool measures = config::may_measure_accuracy(options) && config::has_samples(options);
@@ -382,26 +384,16 @@ LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prep
   left.tuning = !left.measuring && config::may_tune(options) && needed.tuning > *budget;
   left.storing = !left.measuring && config::tries_stored_weights(options) && needed.proving > *budget;
   left.timing = options.bench && needed.timing > *budget;
-  if (left.measuring)
-    left.notes.push_back(
-        fmt::format("what roundings do to the results is not measured, and nothing is done about it: that would take "
-                    "about {} of memory, and the budget is {}",
-                    format_size(needed.measuring), format_size(*budget)));
-  if (left.tuning)
-    left.notes.push_back(
-        fmt::format("weights are not tuned, whatever measuring finds: that would take about {} of "
-                    "memory, and the budget is {}",
-                    format_size(needed.tuning), format_size(*budget)));
-  if (left.storing)
-    left.notes.push_back(
-        fmt::format("weights of products in float stay floats: to run the file without them would take about {} of "
-                    "memory, and the budget is {}",
-                    format_size(needed.proving), format_size(*budget)));
-  if (left.timing)
-    left.notes.push_back(
-        fmt::format("latency is not measured: the float model as it is deployed would take about {} of "
-                    "memory, and the budget is {}",
-                    format_size(needed.timing), format_size(*budget)));
+  const auto tell = [&](bool is_left, const char* what, std::uint64_t bytes) {
+    if (is_left)
+      left.notes.push_back(fmt::format("{} would take about {} of memory, and the budget is {}", what,
+                                       format_size(bytes), format_size(*budget)));
+  };
+  tell(left.measuring, "what roundings do to the results is not measured, and nothing is done about it: that",
+       needed.measuring);
+  tell(left.tuning, "weights are not tuned, whatever measuring finds: that", needed.tuning);
+  tell(left.storing, "weights of products in float stay floats: to run the file without them", needed.proving);
+  tell(left.timing, "latency is not measured: the float model as it is deployed", needed.timing);
   return left;
 }
 

@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/paths.h"
+#include "base/process.h"
 #include "exec/emit.h"
 #include "exec/sweep.h"
 #include "graph/execution.h"
@@ -279,6 +279,7 @@ std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placeme
   paths::remove(context.directory);  // of an interrupted run, whose trials may have been others
   paths::make_folder(context.directory);
   plan_sweep(placement, context);
+  trim_heap();  // of the sessions before
   auto results = run_trials(context, model, trials, source_,
                             {.samples = samples,
                              .cuts = model.map_cuts(sweep_->cuts),
@@ -575,27 +576,11 @@ std::vector<TrialResult> run_near_trials(const run::Context& context, const Tria
 namespace {
 
 // All ranks run the same program on the same kind of machine, so that values go as they lie in memory.
-class Writer {
- public:
-  template <typename T>
-  void add(std::span<const T> values) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto more = std::as_bytes(values);
-    bytes_.insert(bytes_.end(), more.begin(), more.end());
-  }
-  template <typename T>
-  void add(const T& value) {
-    add(std::span<const T>(&value, 1));
-  }
-  void add(const std::vector<run::PairSums>& sums) {
-    add(sums.size());
-    add(std::span(sums));
-  }
-  std::vector<std::byte> take() { return std::move(bytes_); }
-
- private:
-  std::vector<std::byte> bytes_;
-};
+template <typename T>
+void append(std::span<const T> values, std::vector<std::byte>& bytes) {
+  const auto more = std::as_bytes(values);
+  bytes.insert(bytes.end(), more.begin(), more.end());
+}
 
 class Reader {
  public:
@@ -630,14 +615,17 @@ class Reader {
 };
 
 std::vector<std::byte> written(const std::vector<TrialResult>& results) {
-  Writer writer;
+  std::vector<std::byte> bytes;
+  const auto add = [&](const auto& value) { append(std::span(&value, 1), bytes); };
   for (const auto& result : results) {
-    writer.add(result.points);
-    writer.add(result.outputs);
-    writer.add(result.log_errors);
-    writer.add(result.pairs);
+    for (const auto* sums : {&result.points, &result.outputs}) {
+      add(sums->size());
+      append(std::span(*sums), bytes);
+    }
+    add(result.log_errors);
+    add(result.pairs);
   }
-  return writer.take();
+  return bytes;
 }
 
 }  // namespace

@@ -39,8 +39,7 @@ class Gates : public Remedy {
   bool propose(const Draft& draft, Evaluator& evaluator) override {
     const auto& model = draft.prepared.model;
     const graph::Index index(model);
-    const auto every = quantization::all_gates(model, index);
-    const auto whole = assign(draft, evaluator, every);
+    const auto whole = assign(draft, evaluator, quantization::all_gates(model, index));
     for (const auto& gate : quantization::find_gated_activations(model, index)) {
       const auto n = static_cast<std::size_t>(gate.sigmoid);
       if (whole.placement.selected[n]) gates_.push_back(model.graph.nodes[n].outputs().front());
@@ -48,19 +47,18 @@ class Gates : public Remedy {
     if (gates_.empty()) return false;
     before_ = errors_of(evaluator.judged(draft));
     for (const double error : before_) allowed_.push_back(std::max(kNearEnoughOfGates, kMayGrow * error));
-    added_ = measure(draft, evaluator, whole, index);
+    chosen_.insert(gates_.begin(), gates_.end());
     return true;
   }
 
   bool is_better(const Draft& draft, Evaluator& evaluator) override {
-    // Errors of single groups add up only roughly. All of them first, since each that stays in float takes conversions.
-    for (const double share : {std::numeric_limits<double>::infinity(), 1.0, 0.5}) {
+    // All of them first, since each that stays in float takes conversions.
+    if (is_near(draft, evaluator)) return true;
+    measure(draft, evaluator);
+    for (const double share : {1.0, 0.5}) {  // errors of single groups add up only roughly
       chosen_ = choose(share);
       if (chosen_.empty()) return false;
-      assignment_ = assign(draft, evaluator, chosen_);
-      judged_ = evaluator.judge(draft, assignment_);
-      const auto errors = errors_of(judged_);
-      if (std::equal(errors.begin(), errors.end(), allowed_.begin(), std::less_equal<>())) return true;
+      if (is_near(draft, evaluator)) return true;
     }
     return false;
   }
@@ -82,11 +80,19 @@ class Gates : public Remedy {
     return quantization::assign(draft.prepared.model, std::move(placement), draft.proposals, config);
   }
 
+  bool is_near(const Draft& draft, Evaluator& evaluator) {
+    assignment_ = assign(draft, evaluator, chosen_);
+    judged_ = evaluator.judge(draft, assignment_);
+    const auto errors = errors_of(judged_);
+    return std::equal(errors.begin(), errors.end(), allowed_.begin(), std::less_equal<>());
+  }
+
   std::size_t group_size() const { return (gates_.size() + kMostGroups - 1) / kMostGroups; }
 
   // What each group adds: roundings that are not there, or that only quantized nodes see, with all gates in float.
-  std::vector<PointErrors> measure(const Draft& draft, Evaluator& evaluator, const quantization::Assignment& whole,
-                                   const graph::Index& index) const {
+  void measure(const Draft& draft, Evaluator& evaluator) {
+    const graph::Index index(draft.prepared.model);
+    const auto whole = assign(draft, evaluator, quantization::all_gates(draft.prepared.model, index));
     std::map<std::string, bool> float_readers_unrounded;
     for (const auto& mark : draft.assignment.placement.marks)
       float_readers_unrounded[mark.value] = mark.float_readers_unrounded;
@@ -104,10 +110,8 @@ class Gates : public Remedy {
     }
     auto samples = evaluator.judging_samples();
     samples.count = std::min(samples.count, kMostSamples);
-    std::vector<PointErrors> added;
     for (const auto& result : evaluator.run(draft, whole.values, trials, samples, {}, &whole.placement))
-      added.push_back(errors_of(result));
-    return added;
+      added_.push_back(errors_of(result));
   }
 
   // As many groups as fit into a share of what may be lost, those first that take least of it.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "remedies/remedies.h"
 #include "run/collect.h"
@@ -25,6 +26,9 @@ constexpr double kNear = 1e-3;  // 30 dB: near enough
 // From here on (20 dB) shares do not count: they add up for small errors, and weights that make little of a large one
 // can still mend much of it.
 constexpr double kFar = 1e-2;
+// Samples. Layers draw eight positions for each weight of a row at the most, so that more of them say little.
+constexpr std::size_t kMostTuned = 64;
+constexpr std::uint64_t kAhead = std::uint64_t{8} << 20;
 
 // Narrows the configuration to that layer with quantized weights which takes most memory, and says so.
 void keep_heaviest(const Draft& draft, const Evaluator& evaluator, const graph::ValueTypes& types,
@@ -71,6 +75,7 @@ class WeightTuning : public Remedy {
       const auto& data = tuned_.model.graph.initializers[layer.stored_weight].data;
       if (!data.is_produced()) tuned.at(weight).integers = data;
     }
+    trim_heap();
     judged_ = evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, trial_of(tuned));
     errors_ = {typical_error_of(evaluator.judged(draft)), typical_error_of(judged_), false};
     errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.before_db;
@@ -113,7 +118,10 @@ TunedModel tune_weights(const Draft& draft, Evaluator& evaluator, FinetuneConfig
   const auto& env = evaluator.env();
   evaluator.source().keep(false);  // what samples and results would take is for the sums
   evaluator.release_trial_memory();
-  data::SampleSource& source = evaluator.source();
+  run::ContentOrderedSamples source(
+      evaluator.source(),
+      {.most = asked_for ? 0 : kMostTuned, .rows = false, .ahead = share_of_budget(env.options.resources, kAhead)});
+  source.keep(false);
   const auto& options = env.options;
   const auto& prepared = draft.prepared;
   TunedModel tuned{draft.emitted->model, {}, {}};

@@ -84,6 +84,15 @@ TEST(Gates, GoToIntegersWhereTheResultsAllowIt) {
   EXPECT_FALSE(bench.draft.assignment.placement.find("m")->float_readers_unrounded);
 }
 
+TEST(Gates, ThatMayAllGoAreNotMeasuredInGroups) {
+  QuantizeOptions options;
+  std::size_t runs = 0;
+  options.progress = [&](const std::string&, std::uint64_t, std::uint64_t) { ++runs; };
+  Bench bench(gated(), {1, 4, 8, 8}, gate_ranges({-1, 4}), options);
+  ASSERT_TRUE(bench.apply(*gates()));
+  EXPECT_EQ(runs, 3 * bench.evaluator->judging_samples().count);  // the float model, and two assignments
+}
+
 TEST(Gates, ThatDoHarmStayInFloat) {
   Bench bench(gated(), {1, 4, 8, 8}, gate_ranges({-500, 500}));
   ASSERT_TRUE(bench.apply(*gates()));
@@ -569,6 +578,22 @@ calibration::Ranges ranges() {
     all["x" + std::to_string(i)] = {-6, 6};
   }
   return all;
+}
+
+TEST(Evaluator, JudgesNoMoreSamplesThanTellSomething) {
+  Bench bench(chain(), {32, 16}, ranges());
+  EXPECT_EQ(bench.evaluator->judging_samples().count, 8U);
+  Samples many({32, 16}, 256);
+  Evaluator evaluator({.options = bench.options,
+                       .model = bench.draft.prepared.model,
+                       .runtime = runtime(),
+                       .source = many,
+                       .profiler = bench.profiler,
+                       .directory = bench.directory.path(),
+                       .weights = bench.directory.path(),
+                       .samples = 256});
+  EXPECT_EQ(evaluator.judging_samples().count, 32U);
+  EXPECT_EQ(evaluator.judging_samples().skipped, 224U);
 }
 
 TEST(NearTrials, SeeWhatAValueDoesWithoutTheRestOfTheModel) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/process.h"
 #include "calibration/statistics_file.h"
 #include "config/presets.h"
 #include "config/targets.h"
@@ -289,6 +290,7 @@ void calibrate(Run& run) {
   narrow_masks(work.draft, statistics, options.config);
   settle_placement(run, statistics);
   if (run.recipe.reports) run.report.statistics = std::move(statistics);
+  trim_heap();  // of counters and what was read
 }
 
 void improve(Run& run) {

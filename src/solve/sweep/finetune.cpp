@@ -341,7 +341,7 @@ constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depe
 constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
 // Of sums of several layers, and of samples that wait for the next layers. By default little: the rest of the samples
 // is on disk, which took no longer, and a run should take what plain inference does.
-constexpr std::uint64_t kTogether = 256 * kMiB, kTogetherByDefault = 32 * kMiB;
+constexpr std::uint64_t kTogether = 256 * kMiB, kTogetherByDefault = 8 * kMiB;
 constexpr std::uint64_t kSpoolByDefault = 8 * kMiB;
 
 planning::StagesOfForm nodes_of(const std::vector<Stage>& stages, const std::vector<int>& ends, int nodes) {
