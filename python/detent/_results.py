@@ -165,7 +165,7 @@ class AccuracyResult(Result):
     with its default options, where nothing else is said."""
 
     samples: int
-    sample_names: list[str]  #: files, with the rows of parts: "a.npz[4:5]"; empty: the first ones
+    sample_names: list[str]  #: the first 1,000, with the rows of parts: "a.npz[4:5]"
     sqnr_db: float  #: of the worst output over all these samples
     worst_sample_db: float | None  #: of the sample, and output, that is farthest
     cosine: float  #: of the worst output
@@ -309,7 +309,7 @@ class Comparison(Result):
     """The difference between a quantized model and its original."""
 
     samples: int
-    sample_names: list[str]  #: files, with the rows of parts: "a.npz[4:5]"
+    sample_names: list[str]  #: the first 1,000, with the rows of parts: "a.npz[4:5]"
     next_tokens: NextTokens | None  #: Of decoders with a KV cache; nullopt of other models.
     outputs: Table[Fidelity]  #: Measured as deployed: the quantized model runs with all of the runtime's optimizations.
     #: Inner float values that both models have, worst SQNR first. For these the quantized model runs its Q/DQ pairs in

@@ -242,13 +242,16 @@ std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const 
   for (const auto& value : observed)
     cost.observed_elements += graph::static_bytes(types, value).value_or(0) / sizeof(float);
 
-  const std::uint64_t workers = c.workers;
+  const std::uint64_t workers = c.workers, mapped = resident_weights(model, index, types);
+  const std::uint64_t in_blocks = blocked ? convolution_weights(model) : 0;
+  cost.weights = mapped + in_blocks;
+  cost.activations = workers * *alive;
   cost.memory = {
       {"detent and ONNX Runtime", kProcess},
       {"session", kSessionNode * (model.graph.nodes.size() + observed.size())},
-      {"weights, mapped from the file", resident_weights(model, index, types)},
-      {"convolution weights in blocked layout", blocked ? convolution_weights(model) : 0},
-      {"activations alive at once", workers * *alive},
+      {"weights, mapped from the file", mapped},
+      {"convolution weights in blocked layout", in_blocks},
+      {"activations alive at once", cost.activations},
       {"samples", workers * c.sample_bytes},
       {"statistics", statistics_bytes(c)},
   };

@@ -85,6 +85,8 @@ struct MemoryPart {
 
 struct CalibrationCost {
   std::vector<MemoryPart> memory;       // resident at the peak
+  std::uint64_t weights = 0;            // of these, mapped weights and copies of them
+  std::uint64_t activations = 0;        // of these, for all workers
   graph::Work work;                     // of one run of the float model
   std::uint64_t observed_elements = 0;  // in one run
 
