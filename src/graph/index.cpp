@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "graph/execution.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
 #include "onnx/write.h"
@@ -313,11 +314,9 @@ std::vector<bool> cuts_inside_bodies(const onnx::Model& model) {
 
 namespace {
 
-// The runtime tells an unknown rank as 0.
 std::optional<std::size_t> told_rank(const ValueTypes& types, const std::string& name) {
-  const auto found = types.find(name);
-  if (found == types.end() || !found->second.shape || found->second.shape->empty()) return std::nullopt;
-  return found->second.shape->size();
+  const auto shape = told_shape(types, name);
+  return shape ? std::optional(shape->size()) : std::nullopt;
 }
 
 std::optional<std::size_t> stated_rank(const onnx::Model& model, const Index& index, const std::string& name) {
