@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/gram_rows.h"
 #include "cuda/launch.h"
 #include "cuda/pass_rows.h"
 #include "cuda/row_kernels.h"

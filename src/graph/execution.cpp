@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "graph/index.h"
 #include "graph/traits.h"
 #include "onnx/write.h"
 

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
-#include <unordered_set>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -9,8 +9,6 @@
 
 #include "base/numbers.h"
 #include "graph/execution.h"
-#include "graph/index.h"
-#include "onnx/model.h"
 #include "onnx/write.h"
 
 namespace detent::graph {

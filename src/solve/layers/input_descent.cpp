@@ -1,7 +1,6 @@
 #include "solve/layers/input_descent.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <optional>
 #include <utility>

@@ -1,6 +1,5 @@
 // AdaRound in Gram form. With Ŵ = base + scale · h the gradient by h is 2 scale (scale · h G + E) / positions, where
 // E = base G − C is computed once: what a step costs is one product h G and one pass over the variables.
-#include <algorithm>
 #include <numeric>
 
 #include "base/parallel.h"

@@ -3,7 +3,6 @@
 // are rounded from the last to the first, each so that its entry becomes smallest. GPTQ does the same with the factor
 // of A⁻¹; this needs no inverse.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 

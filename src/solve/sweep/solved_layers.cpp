@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
-#include "base/numbers.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "data/sample.h"
