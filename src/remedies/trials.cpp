@@ -573,15 +573,16 @@ namespace {
 // All ranks run the same program on the same kind of machine, so that values go as they lie in memory: of a result
 // this, then its sums.
 struct Head {
-  std::size_t points = 0, outputs = 0, pairs = 0;
+  std::size_t points = 0, outputs = 0;
   double log_errors = 0;
+  std::size_t pairs = 0;
 };
 
 std::vector<std::byte> written(const std::vector<TrialResult>& results) {
   std::vector<std::byte> all;
   const auto add = [&](std::span<const std::byte> more) { all.insert(all.end(), more.begin(), more.end()); };
   for (const auto& result : results) {
-    const Head head{result.points.size(), result.outputs.size(), result.pairs, result.log_errors};
+    const Head head{result.points.size(), result.outputs.size(), result.log_errors, result.pairs};
     add(std::as_bytes(std::span(&head, 1)));
     add(std::as_bytes(std::span(result.points)));
     add(std::as_bytes(std::span(result.outputs)));
