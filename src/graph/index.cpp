@@ -179,23 +179,6 @@ std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index)
   return depends;
 }
 
-std::vector<std::string> values_crossing_cut(const onnx::Model& model, const Index& index, int cut) {
-  std::vector<std::string> live;
-  const auto crosses = [&](const std::string& name) {
-    const auto readers = index.consumers(name);
-    return index.is_output(name) || (!readers.empty() && readers.back() >= cut);
-  };
-  for (const auto& input : model.graph.inputs) {
-    if (index.initializer(input.name) == kNone && crosses(input.name)) live.push_back(input.name);
-  }
-  for (int n = 0; n < cut; ++n) {
-    for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) {
-      if (!name.empty() && crosses(name)) live.push_back(name);
-    }
-  }
-  return live;
-}
-
 void sort_topologically(onnx::Model& model) {
   const Index index(model);
   auto& nodes = model.graph.nodes;
