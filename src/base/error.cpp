@@ -5,15 +5,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
-#include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 
 namespace detent {

@@ -11,10 +11,8 @@
 #include <cerrno>
 #include <chrono>
 #include <thread>
-#include <utility>
 
 #include "base/error.h"
-#include "base/leftovers.h"
 #include "base/paths.h"
 #include "base/text.h"
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <list>
-#include <mutex>
 #include <new>
 #include <utility>
 

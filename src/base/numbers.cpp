@@ -1,11 +1,8 @@
 #include "base/numbers.h"
 
-#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <new>
 
 namespace detent {

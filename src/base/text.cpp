@@ -4,11 +4,9 @@
 #include <re2/re2.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstddef>
 #include <numeric>
-#include <span>
 #include <stdexcept>
 #include <utility>
-
-#include "base/numbers.h"
 
 namespace detent::calibration {
 namespace {

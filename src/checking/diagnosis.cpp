@@ -15,8 +15,8 @@
 #include "base/numbers.h"
 #include "base/text.h"
 #include "checking/signature.h"
+#include "graph/execution.h"
 #include "graph/traits.h"
-#include "onnx/write.h"
 
 namespace detent::checking {
 namespace {
@@ -256,13 +256,6 @@ GroupModels::GroupModels(const onnx::Model& model, const graph::Index& index, co
   frame_.graph.value_infos.clear();
 }
 
-onnx::ValueInfo GroupModels::info_of(const std::string& name) const {
-  const auto found = types_.find(name);
-  // The runtime tells an unknown rank as 0.
-  const bool known = found != types_.end() && found->second.shape && !found->second.shape->empty();
-  return onnx::make_value_info(name, graph::type_of(model_, types_, name), known ? found->second.shape : std::nullopt);
-}
-
 onnx::Model GroupModels::model(const Group& group) const {
   onnx::Model part = frame_;
   std::set<std::string> taken;
@@ -274,8 +267,8 @@ onnx::Model GroupModels::model(const Group& group) const {
       part.graph.initializers.push_back(model_.graph.initializers[static_cast<std::size_t>(i)]);
     }
   }
-  for (const auto& name : group.inputs) part.graph.inputs.push_back(info_of(name));
-  for (const auto& name : group.outputs) part.graph.outputs.push_back(info_of(name));
+  for (const auto& name : group.inputs) part.graph.inputs.push_back(graph::told_info(model_, types_, name));
+  for (const auto& name : group.outputs) part.graph.outputs.push_back(graph::told_info(model_, types_, name));
   return part;
 }
 

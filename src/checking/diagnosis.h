@@ -60,8 +60,6 @@ class GroupModels {
   onnx::Model model(const Group& group) const;
 
  private:
-  onnx::ValueInfo info_of(const std::string& name) const;
-
   const onnx::Model& model_;
   const graph::Index& index_;
   const graph::ValueTypes& types_;

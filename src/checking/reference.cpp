@@ -2,20 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <set>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "graph/index.h"
 #include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
-#include "onnx/model.h"
 #include "onnx/write.h"
 
 namespace detent::checking {

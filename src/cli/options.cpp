@@ -7,17 +7,12 @@
 #include <algorithm>
 #include <cctype>
 #include <set>
-#include <string_view>
-#include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/isolation.h"
 #include "cli/output/output.h"
-#include "config/option.h"
 #include "config/presets.h"
-#include "detent/error.h"
 #include "run/model/target_runtime.h"
 #include "run/samples/samples.h"
 

@@ -3,10 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -18,7 +16,6 @@
 #include "base/leftovers.h"
 #include "cli/isolation.h"
 #include "cli/output/output.h"
-#include "detent/error.h"
 #include "run/command.h"
 
 namespace detent::cli {

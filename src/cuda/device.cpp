@@ -7,8 +7,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cuda/stream.h"
-#include "profile/trace.h"
 
 namespace detent::cuda {
 namespace {

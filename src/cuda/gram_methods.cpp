@@ -1,6 +1,7 @@
 #include "cuda/gram_methods.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -8,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/gram_rows.h"
 #include "cuda/launch.h"
 #include "cuda/pass_rows.h"
 #include "cuda/row_kernels.h"
@@ -164,17 +164,110 @@ class RecordedIterations {
   std::optional<Graph> graph_;
 };
 
-/// Calls copy(the host's values, array) for each of the four arrays of a method's variables, in the order of their
-/// visit_state(), for the rows of one device.
-template <class Variables, class Copy>
-void copy_variables(Variables& variables, const GramRows& rows, const DeviceArray<float>* const (&arrays)[4],
-                    const Copy& copy) {
-  std::size_t i = 0;
-  const auto visit = [&](std::vector<float>& all) {
-    copy(std::span(all).subspan(rows.range().first * rows.fan_in(), rows.values()), *arrays[i++]);
-  };
-  variables.visit_state(visit);
-}
+/// The rows of one device: a method's variables, and what its iterations compute with.
+template <class Variables, class BlockNumbers, class StepNumbers>
+class MethodRows {
+ public:
+  GramRows& rows() noexcept { return rows_; }
+  /// Sum over the rows of the error of the integers that the iterations start from.
+  double start_error() const noexcept { return start_error_; }
+
+  /// The variables as the host has them.
+  void put(Variables& variables) {
+    const Stream& stream = rows_.device().stream();
+    copy(variables,
+         [&](std::span<float> host, const DeviceArray<float>& array) { upload<float>(stream, array, host); });
+    if (rows_.narrow() || units_.size() > 0) {
+      launch(stream,
+             RowUnitsKernel<BlockNumbers>{rounded_.data(), start_.size() > 0 ? start_.data() : nullptr, units(),
+                                          narrow_.data(), numbers_.data(), rows_.scale_blocks(), rows_.count(),
+                                          rows_.fan_in()},
+             blocks_for(rounded_.size()));
+    }
+    stream.wait();
+  }
+  void get(Variables& variables) {
+    const Stream& stream = rows_.device().stream();
+    copy(variables,
+         [&](std::span<float> host, const DeviceArray<float>& array) { download<float>(stream, host, array); });
+    stream.wait();
+  }
+
+ protected:
+  /// `has_units`, `has_start`: whether there are such arrays.
+  MethodRows(GramRows& rows, bool has_units, bool has_start, std::span<const StepNumbers> steps)
+      : rows_(rows),
+        variable_(rows.array<float>(rows.values())),
+        mean_(rows.array<float>(rows.values())),
+        square_(rows.array<float>(rows.values())),
+        rounded_(rows.array<float>(rows.values())),
+        units_(rows.array<float>(has_units ? rows.values() : 0)),
+        start_(rows.array<float>(has_start ? rows.values() : 0)),
+        slope_(rows.array<float>(rows.values())),
+        offset_(rows.array<float>(rows.values())),
+        narrow_(rows.array<Bfloat16>(rows.narrow() ? rows.values() : 0)),
+        numbers_(rows.array<BlockNumbers>(rows.count() * rows.scale_blocks().blocks)),
+        half_factor_(rows.array<float>(rows.count())),
+        unit_(rows.array<float>(rows.count())),
+        dots_(rows.array<double>(rows.count())),
+        iterations_(rows, steps) {}
+
+  /// The offset and the error of integers. `half_factor`, `unit` and `to_offset` of each row: for dots(), and what the
+  /// residual becomes the offset by.
+  void begin(const solve::Quadratic& quadratic, std::span<const std::int32_t> integers,
+             const std::vector<BlockNumbers>& numbers, const std::vector<float>& half_factor,
+             const std::vector<float>& unit, const std::vector<float>& to_offset) {
+    const Stream& stream = rows_.device().stream();
+    upload<BlockNumbers>(stream, numbers_, numbers);
+    upload<float>(stream, half_factor_, half_factor);
+    upload<float>(stream, unit_, unit);
+    const auto of_rows = rows_.uploaded<std::int32_t>(integers, rows_.fan_in());
+    const auto factor = rows_.array<float>(rows_.count());
+    upload<float>(stream, factor, to_offset);
+    rows_.residual(of_rows.data(), factor.data(), offset_.data());
+    stream.wait();
+    start_error_ = rows_.error_sum(of_rows.data());
+    for (std::size_t m = rows_.range().first; m < rows_.range().last; ++m) start_error_ += quadratic.constant(m);
+  }
+
+  /// Of each row v A vᵀ · half_factor + v offset, with v in units of the row's scale.
+  void dots(std::span<double> out) {
+    const Stream& stream = rows_.device().stream();
+    rows_.product(in_row_units(), slope_.data());
+    launch(stream,
+           RowDotKernel{in_row_units(), slope_.data(), offset_.data(), half_factor_.data(), unit_.data(), dots_.data(),
+                        rows_.fan_in()},
+           static_cast<unsigned>(rows_.count()), kSumBytes);
+    download<double>(stream, out, dots_);
+    stream.wait();
+  }
+
+  float* units() const noexcept { return units_.size() > 0 ? units_.data() : nullptr; }
+  /// What is multiplied with A.
+  const float* in_row_units() const noexcept { return units_.size() > 0 ? units_.data() : rounded_.data(); }
+
+  GramRows& rows_;
+  DeviceArray<float> variable_, mean_, square_, rounded_;  // in the order of Variables::visit_state()
+  DeviceArray<float> units_, start_, slope_, offset_;
+  DeviceArray<Bfloat16> narrow_;
+  DeviceArray<BlockNumbers> numbers_;
+  DeviceArray<float> half_factor_, unit_;
+  DeviceArray<double> dots_;
+  RecordedIterations<StepNumbers> iterations_;
+
+ private:
+  template <class Copy>
+  void copy(Variables& variables, const Copy& copy) {
+    const std::array arrays{&variable_, &mean_, &square_, &rounded_};
+    std::size_t i = 0;
+    const auto visit = [&](std::vector<float>& all) {
+      copy(std::span(all).subspan(rows_.range().first * rows_.fan_in(), rows_.values()), *arrays[i++]);
+    };
+    variables.visit_state(visit);
+  }
+
+  double start_error_ = 0;
+};
 
 /// A method's variables on the host and, as `Part`, the rows of each device. `Iterations` is the method's interface in
 /// solve/layers/streamed.h.
@@ -242,27 +335,11 @@ using solve::SolveControl;
 
 constexpr std::size_t kAdaQuantStepArrays = 11;  // of a step six arrays are read and five written
 
-/// The rows of one device.
-class AdaQuantPart {
+class AdaQuantPart final : public MethodRows<AdaQuantVariables, AdaQuantBlockNumbers, AdaQuantNumbers> {
  public:
   AdaQuantPart(GramRows& rows, const QuantizedWeights& weights, const Quadratic& quadratic,
                std::span<const std::int32_t> start, std::span<const AdaQuantNumbers> steps)
-      : rows_(rows),
-        w_(rows.array<float>(rows.values())),
-        mean_(rows.array<float>(rows.values())),
-        square_(rows.array<float>(rows.values())),
-        q_(rows.array<float>(rows.values())),
-        moved_(rows.array<float>(rows.values())),
-        start_(rows.array<float>(rows.values())),
-        slope_(rows.array<float>(rows.values())),
-        offset_(rows.array<float>(rows.values())),
-        narrow_(rows.array<Bfloat16>(rows.narrow() ? rows.values() : 0)),
-        numbers_(rows.array<AdaQuantBlockNumbers>(rows.count() * rows.scale_blocks().blocks)),
-        half_factor_(rows.array<float>(rows.count())),
-        unit_(rows.array<float>(rows.count())),
-        dots_(rows.array<double>(rows.count())),
-        iterations_(rows, steps) {
-    const Stream& stream = rows.device().stream();
+      : MethodRows(rows, true, true, steps) {
     std::vector<AdaQuantBlockNumbers> numbers;
     std::vector<float> half, units;
     for (std::size_t m = rows.range().first; m < rows.range().last; ++m) {
@@ -273,45 +350,15 @@ class AdaQuantPart {
       }
       half.push_back(factor / 2);
     }
-    upload<AdaQuantBlockNumbers>(stream, numbers_, numbers);
-    upload<float>(stream, half_factor_, half);
-    upload<float>(stream, unit_, units);
-    const std::vector<float> to_offset(rows.count(), static_cast<float>(2 / quadratic.positions()));
-    const auto factor = rows.array<float>(rows.count());
-    upload<float>(stream, factor, to_offset);
-    const auto integers = rows.uploaded<std::int32_t>(start, rows.fan_in());
-    rows.residual(integers.data(), factor.data(), offset_.data());
     std::vector<float> start_units(rows.values());
     for (std::size_t i = 0; i < start_units.size(); ++i) {
       const std::size_t m = rows.range().first + i / rows.fan_in();
       const std::int32_t zero = weights.zero_of(m, i % rows.fan_in());
       start_units[i] = static_cast<float>(start[rows.range().first * rows.fan_in() + i] - zero);
     }
-    upload<float>(stream, start_, start_units);
-    stream.wait();
-    start_error_ = rows.error_sum(integers.data());
-    for (std::size_t m = rows.range().first; m < rows.range().last; ++m) start_error_ += quadratic.constant(m);
-  }
-
-  GramRows& rows() noexcept { return rows_; }
-  double start_error() const noexcept { return start_error_; }
-
-  void put(AdaQuantVariables& variables) {
-    const Stream& stream = rows_.device().stream();
-    copy_variables(variables, rows_, {&w_, &mean_, &square_, &q_},
-                   [&](std::span<float> host, const DeviceArray<float>& array) { upload<float>(stream, array, host); });
-    launch(stream,
-           RowUnitsKernel<AdaQuantBlockNumbers>{q_.data(), start_.data(), moved_.data(), narrow_.data(),
-                                                numbers_.data(), rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
-           blocks_for(q_.size()));
-    stream.wait();
-  }
-  void get(AdaQuantVariables& variables) {
-    const Stream& stream = rows_.device().stream();
-    copy_variables(
-        variables, rows_, {&w_, &mean_, &square_, &q_},
-        [&](std::span<float> host, const DeviceArray<float>& array) { download<float>(stream, host, array); });
-    stream.wait();
+    upload<float>(rows.device().stream(), start_, start_units);
+    const std::vector<float> to_offset(rows.count(), static_cast<float>(2 / quadratic.positions()));
+    begin(quadratic, start, numbers, half, units, to_offset);
   }
 
   void iterate(std::size_t first, std::size_t last, const SolveControl& control) {
@@ -319,36 +366,18 @@ class AdaQuantPart {
   }
 
   /// Of these rows, above those of the start: d A dᵀ + 2 d (Ŵ₀ A − c)ᵀ over the number of positions.
-  void errors(std::span<double> out) {
-    const Stream& stream = rows_.device().stream();
-    rows_.product(moved_.data(), slope_.data());
-    launch(stream,
-           RowDotKernel{moved_.data(), slope_.data(), offset_.data(), half_factor_.data(), unit_.data(), dots_.data(),
-                        rows_.fan_in()},
-           static_cast<unsigned>(rows_.count()), kSumBytes);
-    download<double>(stream, out, dots_);
-    stream.wait();
-  }
+  void errors(std::span<double> out) { dots(out); }
 
  private:
   void queue_iteration() {
     const Stream& stream = rows_.device().stream();
-    rows_.step_product(moved_.data(), narrow_.data(), slope_.data());
+    rows_.step_product(units(), narrow_.data(), slope_.data());
     launch(stream,
-           AdaQuantStepKernel{w_.data(), mean_.data(), square_.data(), q_.data(), moved_.data(), narrow_.data(),
+           AdaQuantStepKernel{variable_.data(), mean_.data(), square_.data(), rounded_.data(), units(), narrow_.data(),
                               start_.data(), slope_.data(), offset_.data(), numbers_.data(), iterations_.numbers(),
                               iterations_.iteration(), rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
            blocks_for_packs(rows_.count(), rows_.fan_in(), rows_.scale_blocks()));
   }
-
-  GramRows& rows_;
-  DeviceArray<float> w_, mean_, square_, q_, moved_, start_, slope_, offset_;
-  DeviceArray<Bfloat16> narrow_;
-  DeviceArray<AdaQuantBlockNumbers> numbers_;
-  DeviceArray<float> half_factor_, unit_;
-  DeviceArray<double> dots_;
-  RecordedIterations<AdaQuantNumbers> iterations_;
-  double start_error_ = 0;
 };
 
 class AdaQuantOnDevices final : public VariablesOnDevices<solve::AdaQuantIterations, AdaQuantVariables, AdaQuantPart> {
@@ -406,26 +435,11 @@ using solve::AdaRoundVariables;
 
 constexpr std::size_t kAdaRoundStepArrays = 10;  // of a step six arrays are read and four written
 
-/// The rows of one device.
-class AdaRoundPart {
+class AdaRoundPart final : public MethodRows<AdaRoundVariables, AdaRoundBlockNumbers, AdaRoundNumbers> {
  public:
   AdaRoundPart(GramRows& rows, const QuantizedWeights& weights, const Quadratic& quadratic,
                const AdaRoundVariables& variables, std::span<const AdaRoundNumbers> steps)
-      : rows_(rows),
-        v_(rows.array<float>(rows.values())),
-        mean_(rows.array<float>(rows.values())),
-        square_(rows.array<float>(rows.values())),
-        h_(rows.array<float>(rows.values())),
-        scaled_(rows.array<float>(rows.scale_blocks().blocks > 1 ? rows.values() : 0)),
-        slope_(rows.array<float>(rows.values())),
-        offset_(rows.array<float>(rows.values())),
-        narrow_(rows.array<Bfloat16>(rows.narrow() ? rows.values() : 0)),
-        numbers_(rows.array<AdaRoundBlockNumbers>(rows.count() * rows.scale_blocks().blocks)),
-        half_factor_(rows.array<float>(rows.count())),
-        one_(rows.array<float>(rows.count())),
-        dots_(rows.array<double>(rows.count())),
-        iterations_(rows, steps) {
-    const Stream& stream = rows.device().stream();
+      : MethodRows(rows, rows.scale_blocks().blocks > 1, false, steps) {
     std::vector<AdaRoundBlockNumbers> numbers;
     std::vector<float> half, to_offset;
     for (std::size_t m = rows.range().first; m < rows.range().last; ++m) {
@@ -437,41 +451,7 @@ class AdaRoundPart {
       half.push_back(factor / 2);
       to_offset.push_back(static_cast<float>(2 * unit / quadratic.positions()));
     }
-    const std::vector<float> ones(rows.count(), 1.0F);
-    upload<AdaRoundBlockNumbers>(stream, numbers_, numbers);
-    upload<float>(stream, half_factor_, half);
-    upload<float>(stream, one_, ones);
-    const auto base = rows.uploaded<std::int32_t>(variables.base(), rows.fan_in());
-    const auto factor = rows.array<float>(rows.count());
-    upload<float>(stream, factor, to_offset);
-    rows.residual(base.data(), factor.data(), offset_.data());
-    stream.wait();
-    base_error_ = rows.error_sum(base.data());
-    for (std::size_t m = rows.range().first; m < rows.range().last; ++m) base_error_ += quadratic.constant(m);
-  }
-
-  GramRows& rows() noexcept { return rows_; }
-  double base_error() const noexcept { return base_error_; }
-
-  /// The variables as the host has them.
-  void put(AdaRoundVariables& variables) {
-    const Stream& stream = rows_.device().stream();
-    copy_variables(variables, rows_, {&v_, &mean_, &square_, &h_},
-                   [&](std::span<float> host, const DeviceArray<float>& array) { upload<float>(stream, array, host); });
-    if (rows_.narrow() || scaled_.size() > 0) {
-      launch(stream,
-             RowUnitsKernel<AdaRoundBlockNumbers>{h_.data(), nullptr, scaled(), narrow_.data(), numbers_.data(),
-                                                  rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
-             blocks_for(h_.size()));
-    }
-    stream.wait();
-  }
-  void get(AdaRoundVariables& variables) {
-    const Stream& stream = rows_.device().stream();
-    copy_variables(
-        variables, rows_, {&v_, &mean_, &square_, &h_},
-        [&](std::span<float> host, const DeviceArray<float>& array) { download<float>(stream, host, array); });
-    stream.wait();
+    begin(quadratic, variables.base(), numbers, half, std::vector<float>(rows.count(), 1.0F), to_offset);
   }
 
   void iterate(std::size_t first, std::size_t last, const SolveControl& control) {
@@ -480,41 +460,21 @@ class AdaRoundPart {
 
   /// Sum over these rows of the loss above that of the base.
   double loss_above_base() {
-    const Stream& stream = rows_.device().stream();
-    rows_.product(in_row_units(), slope_.data());
-    launch(stream,
-           RowDotKernel{in_row_units(), slope_.data(), offset_.data(), half_factor_.data(), one_.data(), dots_.data(),
-                        rows_.fan_in()},
-           static_cast<unsigned>(rows_.count()), kSumBytes);
-    std::vector<double> dots(rows_.count());
-    download<double>(stream, dots, dots_);
-    stream.wait();
-    return std::accumulate(dots.begin(), dots.end(), 0.0);
+    std::vector<double> of_rows(rows_.count());
+    dots(of_rows);
+    return std::accumulate(of_rows.begin(), of_rows.end(), 0.0);
   }
 
  private:
-  float* scaled() const noexcept { return scaled_.size() > 0 ? scaled_.data() : nullptr; }
-  /// h in units of each row's scale.
-  const float* in_row_units() const noexcept { return scaled_.size() > 0 ? scaled_.data() : h_.data(); }
-
   void queue_iteration() {
     const Stream& stream = rows_.device().stream();
     rows_.step_product(in_row_units(), narrow_.data(), slope_.data());
     launch(stream,
-           AdaRoundStepKernel{v_.data(), mean_.data(), square_.data(), h_.data(), scaled(), narrow_.data(),
+           AdaRoundStepKernel{variable_.data(), mean_.data(), square_.data(), rounded_.data(), units(), narrow_.data(),
                               slope_.data(), offset_.data(), numbers_.data(), iterations_.numbers(),
                               iterations_.iteration(), rows_.scale_blocks(), rows_.count(), rows_.fan_in()},
            blocks_for_packs(rows_.count(), rows_.fan_in(), rows_.scale_blocks()));
   }
-
-  GramRows& rows_;
-  DeviceArray<float> v_, mean_, square_, h_, scaled_, slope_, offset_;
-  DeviceArray<Bfloat16> narrow_;
-  DeviceArray<AdaRoundBlockNumbers> numbers_;
-  DeviceArray<float> half_factor_, one_;
-  DeviceArray<double> dots_;
-  RecordedIterations<AdaRoundNumbers> iterations_;
-  double base_error_ = 0;
 };
 
 class AdaRoundOnDevices final : public VariablesOnDevices<solve::AdaRoundIterations, AdaRoundVariables, AdaRoundPart> {
@@ -530,7 +490,7 @@ class AdaRoundOnDevices final : public VariablesOnDevices<solve::AdaRoundIterati
     make_parts(rows, [&](GramRows& of_device) {
       return std::make_unique<AdaRoundPart>(of_device, weights, quadratic, on_host(), steps);
     });
-    for (const auto& part : parts()) base_loss_ += part->base_error() / quadratic.positions();
+    for (const auto& part : parts()) base_loss_ += part->start_error() / quadratic.positions();
   }
 
   double iterate(std::size_t first, std::size_t last, bool loss) override {

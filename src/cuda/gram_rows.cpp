@@ -9,7 +9,6 @@
 #include "base/parallel.h"
 #include "cuda/launch.h"
 #include "cuda/row_kernels.h"
-#include "solve/layers/layer_solver.h"
 
 namespace detent::cuda {
 namespace {

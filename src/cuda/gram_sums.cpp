@@ -1,7 +1,6 @@
 #include "cuda/gram_sums.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <numeric>
 

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cuda/device.h"
 #include "cuda/gram_methods.h"
 #include "cuda/gram_sums.h"
 #include "cuda/launch.h"
@@ -18,7 +16,6 @@
 #include "cuda/pass_rows.h"
 #include "cuda/streamed.h"
 #include "solve/layers/input_descent.h"
-#include "solve/layers/layer_solver.h"
 #include "solve/solvers.h"
 
 namespace detent::cuda {

@@ -7,9 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <future>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -21,7 +19,6 @@
 #include "solve/layers/streamed.h"
 #include "solve/solvers.h"
 #include "store/buffers.h"
-#include "store/device_route.h"
 
 namespace detent::cuda {
 namespace {

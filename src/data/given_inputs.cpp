@@ -6,16 +6,13 @@
 #include <charconv>
 #include <cstring>
 #include <iterator>
-#include <numeric>
 #include <optional>
-#include <utility>
 
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/paths.h"
 #include "data/layout.h"
 #include "data/numpy.h"
-#include "data/sample.h"
 #include "onnx/packed_numbers.h"
 
 namespace detent::data {

@@ -14,7 +14,6 @@
 #include "base/paths.h"
 #include "base/text.h"
 #include "data/pictures.h"
-#include "data/sample.h"
 
 namespace detent::data {
 namespace {

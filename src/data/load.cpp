@@ -4,19 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <optional>
-#include <span>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "data/numpy.h"
-#include "data/sample.h"
 #include "onnx/tensor.h"
 #include "onnx/wire.h"
 

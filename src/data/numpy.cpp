@@ -15,7 +15,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/sample.h"
 
 namespace detent::data {
 namespace {

@@ -24,7 +24,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "data/sample.h"
 
 namespace detent::data {
 namespace {

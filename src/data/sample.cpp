@@ -1,20 +1,12 @@
 #include "data/sample.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <new>
-#include <span>
-#include <utility>
-#include <vector>
 
-#include "base/error.h"
-#include "base/text.h"
 #include "onnx/model.h"
 #include "onnx/packed_numbers.h"
 

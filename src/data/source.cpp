@@ -4,23 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "data/given_inputs.h"
 #include "data/layout.h"
-#include "data/load.h"
-#include "data/sample.h"
-#include "detent/samples.h"
 
 namespace detent::data {
 

@@ -18,25 +18,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <new>
-#include <span>
-#include <stop_token>
-#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/paths.h"
 #include "base/process.h"
 #include "base/start_process.h"
-#include "data/sample.h"
 #include "exec/emit.h"
 #include "exec/runtime.h"
-#include "exec/session.h"
 #include "onnx/model.h"
 #include "shim/library.h"
 

@@ -6,13 +6,10 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <list>
 #include <memory>
-#include <new>
 #include <string>
 #include <type_traits>
 #include <vector>

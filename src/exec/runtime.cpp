@@ -9,16 +9,11 @@
 #include <atomic>
 #include <iterator>
 #include <limits>
-#include <memory>
-#include <mutex>
 #include <new>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/process.h"
-#include "exec/session.h"
 #include "shim/library.h"
 
 namespace detent::exec {

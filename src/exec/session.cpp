@@ -4,16 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <exception>
 #include <fstream>
-#include <functional>
 #include <initializer_list>
-#include <map>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <string_view>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -23,7 +19,6 @@
 #include "exec/emit.h"
 #include "exec/operators.h"
 #include "exec/runtime.h"
-#include "graph/index.h"
 
 namespace detent::exec {
 namespace {

@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "exec/emit.h"
 #include "exec/guarded_session.h"
-#include "graph/index.h"
 
 namespace detent::exec {
 namespace {

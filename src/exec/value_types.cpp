@@ -16,6 +16,7 @@
 #include "exec/emit.h"
 #include "exec/guarded_session.h"
 #include "exec/session.h"
+#include "graph/execution.h"
 #include "graph/index.h"
 #include "onnx/bodies.h"
 #include "onnx/model.h"
@@ -149,9 +150,7 @@ class Parts {
  private:
   onnx::ValueInfo info_of(const std::string& name, const graph::ValueTypes& types) const {
     if (const auto found = stated_.find(name); found != stated_.end()) return *found->second;
-    const auto& [type, shape] = types.at(name);
-    // The runtime tells an unknown rank as 0.
-    return onnx::make_value_info(name, type, shape && !shape->empty() ? shape : std::nullopt);
+    return onnx::make_value_info(name, types.at(name).type, graph::told_shape(types, name));
   }
 
   const onnx::Model& model_;
@@ -251,9 +250,7 @@ bool is_static(const graph::ValueType& type) {
 graph::ValueType known(const graph::ValueTypes& types, const std::string& value) {
   const auto found = types.find(value);
   if (found == types.end()) return {};
-  auto type = found->second;
-  if (type.shape && type.shape->empty()) type.shape.reset();  // the runtime tells an unknown rank as 0
-  return type;
+  return {found->second.type, graph::told_shape(types, value)};
 }
 
 // One step of a value that a Scan goes through.

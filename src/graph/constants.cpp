@@ -5,7 +5,6 @@
 #include <iterator>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "graph/operators.h"
 #include "graph/traits.h"

@@ -3,12 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <string>
 #include <unordered_map>
-#include <unordered_set>
 
-#include "graph/index.h"
 #include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"

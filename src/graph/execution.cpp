@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "graph/index.h"
 #include "graph/traits.h"
+#include "onnx/write.h"
 
 namespace detent::graph {
 namespace {
@@ -308,6 +306,16 @@ std::optional<Work> work_of(const onnx::Model& model, const Index& index, const 
     case Counting::free: break;
   }
   return work;
+}
+
+std::optional<std::vector<onnx::Dim>> told_shape(const ValueTypes& types, const std::string& value) {
+  const auto found = types.find(value);
+  const bool is_told = found != types.end() && found->second.shape && !found->second.shape->empty();
+  return is_told ? found->second.shape : std::nullopt;
+}
+
+onnx::ValueInfo told_info(const onnx::Model& model, const ValueTypes& types, const std::string& value) {
+  return onnx::make_value_info(value, type_of(model, types, value), told_shape(types, value));
 }
 
 }  // namespace detent::graph

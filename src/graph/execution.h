@@ -20,6 +20,13 @@ namespace detent::graph {
 /// producers are done. What is alive at a time follows from it. `index` is of `model`.
 std::vector<int> execution_order(const onnx::Model& model, const Index& index);
 
+// What the runtime tells of shapes: of a value of unknown rank that it has none, as of a number.
+
+/// The shape of a value of which it tells one with axes.
+std::optional<std::vector<onnx::Dim>> told_shape(const ValueTypes& types, const std::string& value);
+/// How a value is stated as an input or output of a part of the model.
+onnx::ValueInfo told_info(const onnx::Model& model, const ValueTypes& types, const std::string& value);
+
 // How many bytes of activations are alive at a time.
 
 /// Bytes that a node needs while it runs; `kept` says whether its first input is still needed afterwards.

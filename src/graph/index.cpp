@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
-#include <unordered_set>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "graph/execution.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
 #include "onnx/write.h"
@@ -180,23 +179,6 @@ std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index)
   return depends;
 }
 
-std::vector<std::string> values_crossing_cut(const onnx::Model& model, const Index& index, int cut) {
-  std::vector<std::string> live;
-  const auto crosses = [&](const std::string& name) {
-    const auto readers = index.consumers(name);
-    return index.is_output(name) || (!readers.empty() && readers.back() >= cut);
-  };
-  for (const auto& input : model.graph.inputs) {
-    if (index.initializer(input.name) == kNone && crosses(input.name)) live.push_back(input.name);
-  }
-  for (int n = 0; n < cut; ++n) {
-    for (const auto& name : model.graph.nodes[static_cast<std::size_t>(n)].outputs()) {
-      if (!name.empty() && crosses(name)) live.push_back(name);
-    }
-  }
-  return live;
-}
-
 void sort_topologically(onnx::Model& model) {
   const Index index(model);
   auto& nodes = model.graph.nodes;
@@ -313,11 +295,9 @@ std::vector<bool> cuts_inside_bodies(const onnx::Model& model) {
 
 namespace {
 
-// The runtime tells an unknown rank as 0.
 std::optional<std::size_t> told_rank(const ValueTypes& types, const std::string& name) {
-  const auto found = types.find(name);
-  if (found == types.end() || !found->second.shape || found->second.shape->empty()) return std::nullopt;
-  return found->second.shape->size();
+  const auto shape = told_shape(types, name);
+  return shape ? std::optional(shape->size()) : std::nullopt;
 }
 
 std::optional<std::size_t> stated_rank(const onnx::Model& model, const Index& index, const std::string& name) {

@@ -66,10 +66,6 @@ class Index {
 /// Per node: does its result depend on a graph input, or on chance (random generators)? All others are constant.
 std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index);
 
-/// Values that are made (or are graph inputs) before node `cut` and read by it or later, or are graph outputs made
-/// before it. Initializers do not count. 0 <= cut <= number of nodes; nodes must be in topological order.
-std::vector<std::string> values_crossing_cut(const onnx::Model& model, const Index& index, int cut);
-
 /// Brings nodes into topological order, keeping the present order where it is free. Throws bad_input on a cycle.
 void sort_topologically(onnx::Model& model);
 

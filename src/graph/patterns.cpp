@@ -3,23 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <span>
-#include <string>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "graph/constants.h"
-#include "graph/index.h"
 #include "graph/operators.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "base/numbers.h"
-#include "graph/index.h"
-#include "onnx/model.h"
+#include "graph/execution.h"
 #include "onnx/write.h"
 
 namespace detent::graph {
@@ -191,13 +190,7 @@ onnx::Model segment_model(const onnx::Model& model, const Index& index, const Va
   std::set<std::string> outputs;
   for (const auto& info : graph.outputs) outputs.insert(info.name);
 
-  const auto info_of = [&](const std::string& name) {
-    const auto found = types.find(name);
-    const auto type = type_of(model, types, name);
-    // The runtime tells an unknown rank as 0.
-    const bool known = found != types.end() && found->second.shape && !found->second.shape->empty();
-    return onnx::make_value_info(name, type, known ? found->second.shape : std::nullopt);
-  };
+  const auto info_of = [&](const std::string& name) { return told_info(model, types, name); };
   const auto stated = [](const std::vector<onnx::ValueInfo>& infos, const std::string& name) {
     return std::find_if(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
   };
@@ -206,10 +199,8 @@ onnx::Model segment_model(const onnx::Model& model, const Index& index, const Va
     const auto own = stated(model.graph.inputs, name);
     const auto inner = stated(model.graph.value_infos, name);
     if (ranks_only.contains(name)) {
-      const auto rank = rank_of(types, name);
-      graph.inputs.push_back(
-          onnx::make_value_info(name, type_of(model, types, name),
-                                rank && *rank > 0 ? std::optional(std::vector<onnx::Dim>(*rank)) : std::nullopt));
+      auto& info = graph.inputs.emplace_back(info_of(name));
+      if (info.shape) info = onnx::make_value_info(name, info.type, std::vector<onnx::Dim>(info.shape->size()));
     } else if (!shapeless.contains(name)) {
       graph.inputs.push_back(own != model.graph.inputs.end() ? *own : info_of(name));
     } else if (inner != model.graph.value_infos.end()) {

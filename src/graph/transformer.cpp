@@ -7,8 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "graph/index.h"
-#include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 
 namespace detent::graph {

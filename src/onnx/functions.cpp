@@ -10,10 +10,8 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "base/error.h"
-#include "onnx/model.h"
 
 namespace detent::onnx {
 namespace {

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 #include <limits>
-#include <optional>
 #include <protozero/pbf_message.hpp>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
@@ -14,7 +12,6 @@
 #include "base/text.h"
 #include "onnx/functions.h"
 #include "onnx/model.h"
-#include "onnx/tensor.h"
 
 namespace detent::onnx {
 namespace {

@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <limits>
 #include <protozero/pbf_message.hpp>
 #include <type_traits>
-#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "onnx/packed_numbers.h"
-#include "onnx/wire.h"
 
 namespace detent::onnx {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <protozero/pbf_reader.hpp>
@@ -10,8 +9,6 @@
 #include <span>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/numbers.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "onnx/bodies.h"

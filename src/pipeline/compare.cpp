@@ -135,19 +135,22 @@ std::vector<std::string> joined(std::vector<std::string> first, const std::vecto
   return first;
 }
 
+std::span<const float> as_floats(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
 // Sides of a pairing that share decisions as well: their taps are counted behind the others.
 class OfferingSide final : public data::TapReceiver {
  public:
   OfferingSide(run::Pairing& pairing, run::SharedDecisions& decisions, std::size_t values)
-      : offering_(pairing), pairing_(pairing), decisions_(decisions), values_(values) {}
-  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
-    if (tap < values_) return offering_.receive(tap, tensor, parallel);
+      : pairing_(pairing), decisions_(decisions), values_(values) {}
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
+    if (tap < values_) return pairing_.offer(tap, tensor.bytes);
     decisions_.record(tap - values_, tensor);
     pairing_.offer(tap, {});
   }
 
  private:
-  run::OfferingReceiver offering_;
   run::Pairing& pairing_;
   run::SharedDecisions& decisions_;
   std::size_t values_;
@@ -155,20 +158,22 @@ class OfferingSide final : public data::TapReceiver {
 
 class TakingSide final : public data::TapReceiver {
  public:
+  /// `traits` has one entry for each value, and takes in the float ones.
   TakingSide(run::Pairing& pairing, const run::SharedDecisions& decisions, std::vector<run::ValueTraits>& traits)
-      : taking_(pairing, traits), pairing_(pairing), decisions_(decisions), values_(traits.size()) {}
-  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor& parallel) override {
-    if (tap < values_) return taking_.receive(tap, tensor, parallel);
-    (void)pairing_.take(tap);  // it has been recorded then
-    decisions_.apply_recorded(tap - values_, tensor);
+      : pairing_(pairing), decisions_(decisions), traits_(traits), sums_(traits.size()) {}
+  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
+    const auto bytes = pairing_.take(tap);
+    if (tap >= sums_.size()) return decisions_.apply_recorded(tap - sums_.size(), tensor);  // which it is by now
+    sums_[tap].add(as_floats(bytes), as_floats(tensor.bytes));
+    traits_[tap].add(as_floats(bytes), tensor.shape);
   }
-  const std::vector<run::PairSums>& sums() const { return taking_.sums(); }
+  const std::vector<run::PairSums>& sums() const { return sums_; }
 
  private:
-  run::TakingReceiver taking_;
   run::Pairing& pairing_;
   const run::SharedDecisions& decisions_;
-  std::size_t values_;
+  std::vector<run::ValueTraits>& traits_;
+  std::vector<run::PairSums> sums_;
 };
 
 // Both models with taps, one in a thread of its own; the float outputs come back.

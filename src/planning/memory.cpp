@@ -6,17 +6,13 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
-#include <optional>
 #include <sstream>
-#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "base/numbers.h"
 #include "base/text.h"
-#include "graph/execution.h"
-#include "graph/index.h"
 #include "graph/traits.h"
 
 namespace detent::planning {

@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "graph/execution.h"
-#include "planning/memory.h"
 
 namespace detent::planning {
 namespace {

@@ -1,7 +1,6 @@
 #include "profile/machine.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <ctime>
 #include <exception>
 #include <functional>

@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <exception>
-#include <stop_token>
 #include <system_error>
-#include <utility>
 
 #include "base/error.h"
 #include "detent/profile.h"

@@ -575,57 +575,46 @@ std::vector<TrialResult> run_near_trials(const run::Context& context, const Tria
 
 namespace {
 
-// All ranks run the same program on the same kind of machine, so that values go as they lie in memory.
-template <typename T>
-void append(std::span<const T> values, std::vector<std::byte>& bytes) {
-  const auto more = std::as_bytes(values);
-  bytes.insert(bytes.end(), more.begin(), more.end());
-}
-
-class Reader {
- public:
-  Reader(int rank, std::span<const std::byte> bytes) : rank_(rank), left_(bytes) {}
-
-  bool is_at_end() const { return left_.empty(); }
-  template <typename T>
-  void read(std::span<T> values) {
-    require(values.size_bytes() <= left_.size());
-    if (!values.empty()) std::memcpy(values.data(), left_.data(), values.size_bytes());
-    left_ = left_.subspan(values.size_bytes());
-  }
-  template <typename T>
-  void read(T& value) {
-    read(std::span(&value, 1));
-  }
-  void read(std::vector<run::PairSums>& sums) {
-    std::size_t count = 0;
-    read(count);
-    require(count <= left_.size() / sizeof(run::PairSums));
-    sums.resize(count);
-    read(std::span(sums));
-  }
-
- private:
-  void require(bool holds) const {
-    if (!holds) throw shim::unexpected_message(rank_, "results of trials that break off");
-  }
-
-  int rank_;
-  std::span<const std::byte> left_;
+// All ranks run the same program on the same kind of machine, so that values go as they lie in memory: of a result
+// this, then its sums.
+struct Head {
+  std::size_t points = 0, outputs = 0;
+  double log_errors = 0;
+  std::size_t pairs = 0;
 };
 
 std::vector<std::byte> written(const std::vector<TrialResult>& results) {
-  std::vector<std::byte> bytes;
-  const auto add = [&](const auto& value) { append(std::span(&value, 1), bytes); };
+  std::vector<std::byte> all;
+  const auto add = [&](std::span<const std::byte> more) { all.insert(all.end(), more.begin(), more.end()); };
   for (const auto& result : results) {
-    for (const auto* sums : {&result.points, &result.outputs}) {
-      add(sums->size());
-      append(std::span(*sums), bytes);
-    }
-    add(result.log_errors);
-    add(result.pairs);
+    const Head head{result.points.size(), result.outputs.size(), result.log_errors, result.pairs};
+    add(std::as_bytes(std::span(&head, 1)));
+    add(std::as_bytes(std::span(result.points)));
+    add(std::as_bytes(std::span(result.outputs)));
   }
-  return bytes;
+  return all;
+}
+
+// The first result of what a rank sent, which is cut off.
+TrialResult read_result(std::size_t rank, std::span<const std::byte>& left) {
+  static_assert(std::is_trivially_copyable_v<run::PairSums>);
+  const auto require = [&](bool holds) {
+    if (!holds) throw shim::unexpected_message(static_cast<int>(rank), "results of trials that break off");
+  };
+  const auto read = [&](std::span<std::byte> to) {
+    require(to.size() <= left.size());
+    if (!to.empty()) std::memcpy(to.data(), left.data(), to.size());
+    left = left.subspan(to.size());
+  };
+  Head head;
+  read(std::as_writable_bytes(std::span(&head, 1)));
+  const std::size_t most = left.size() / sizeof(run::PairSums);
+  require(head.points <= most && head.outputs <= most);
+  TrialResult result{std::vector<run::PairSums>(head.points), std::vector<run::PairSums>(head.outputs), head.log_errors,
+                     head.pairs};
+  read(std::as_writable_bytes(std::span(result.points)));
+  read(std::as_writable_bytes(std::span(result.outputs)));
+  return result;
 }
 
 }  // namespace
@@ -639,13 +628,7 @@ std::vector<TrialResult> share_trials(
   std::vector<TrialResult> all;
   const auto of_all = shim::all_gather(ranks, written(mine), stop);
   for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
-    for (Reader reader(static_cast<int>(rank), of_all[rank]); !reader.is_at_end();) {
-      auto& result = all.emplace_back();
-      reader.read(result.points);
-      reader.read(result.outputs);
-      reader.read(result.log_errors);
-      reader.read(result.pairs);
-    }
+    for (std::span<const std::byte> left = of_all[rank]; !left.empty();) all.push_back(read_result(rank, left));
   }
   if (all.size() != trials.size())
     throw device_error(fmt::format("the ranks sent results of {} trials, not of {}", all.size(), trials.size()));

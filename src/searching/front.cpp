@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
 #include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
-
-#include "searching/choice.h"
 
 namespace detent::searching {
 namespace {

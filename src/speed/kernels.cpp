@@ -13,7 +13,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"

@@ -4,9 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"

@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "shim/library.h"
-#include "store/io_queue.h"
 #include "store/lane_file.h"
 
 namespace detent::store {

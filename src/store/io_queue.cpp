@@ -8,14 +8,8 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
-#include <cstdlib>
-#include <memory>
-#include <mutex>
-#include <span>
 #include <stop_token>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"

@@ -9,21 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <new>
-#include <optional>
-#include <span>
-#include <utility>
 
 #ifdef DETENT_HAS_XXH_DISPATCH
 #include <xxh_x86dispatch.h>  // the same functions, for the widest vectors that the machine has
 #endif
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "store/io_queue.h"

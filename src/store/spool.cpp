@@ -7,11 +7,9 @@
 #include <chrono>
 #include <future>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -120,24 +120,6 @@ TEST(Dependence, FollowsInputsAndChance) {
   EXPECT_TRUE(depends_on_input(overridable, Index(overridable))[0]) << "a default that the caller may override";
 }
 
-TEST(Frontier, IsWhatLivesAcrossTheCut) {
-  //  x -> a -> b -> y ; a is read again by the last node, c early only, o is an output made early.
-  const Model model = make_model({{"Relu", "", {"x"}, {"a"}},
-                                  {"Neg", "", {"a"}, {"b"}},
-                                  {"Abs", "", {"a"}, {"o"}},
-                                  {"Add", "", {"b", "w"}, {"c"}},
-                                  if_node("k", "a", "c", "y")},
-                                 {floats("w", {2}, {1, 2})}, 17, {value("x"), value("k", {}, DataType::boolean)},
-                                 {value("y"), value("o")});
-  const Index index(model);
-  EXPECT_EQ(values_crossing_cut(model, index, 0), (Names{"x", "k"}));
-  EXPECT_EQ(values_crossing_cut(model, index, 1), (Names{"k", "a"}));
-  EXPECT_EQ(values_crossing_cut(model, index, 2), (Names{"k", "a", "b"}));
-  EXPECT_EQ(values_crossing_cut(model, index, 3), (Names{"k", "a", "b", "o"}));
-  EXPECT_EQ(values_crossing_cut(model, index, 4), (Names{"k", "a", "o", "c"})) << "captures are reads";
-  EXPECT_EQ(values_crossing_cut(model, index, 5), (Names{"o", "y"}));
-}
-
 TEST(Sort, KeepsAnOrderThatIsFree) {
   Model sorted = make_model({{"Relu", "1", {"x"}, {"a"}},
                              {"Relu", "2", {"x"}, {"b"}},

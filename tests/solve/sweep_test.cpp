@@ -247,10 +247,12 @@ TEST(SolvedLayers, AreNotThereWithALengthThatNoFileHas) {
   ASSERT_NE(at, std::string::npos);
   // 2^64 - 1, which is 0 once it is rounded up to whole blocks.
   file.replace(at, length.size(), "\"integers\":18446744073709551615");
-  const auto end = file.find_last_of('}') + 1;
-  const auto text = sealed_json_text(*parse_json(std::string_view(file).substr(8, end - 8)));
+  const auto text = file.substr(8, file.find_last_of('}') + 1 - 8);
   const std::uint64_t size = text.size();
-  std::ofstream(path, std::ios::binary) << std::string_view(reinterpret_cast<const char*>(&size), sizeof size) << text;
+  SealedFile changed(path);
+  changed.write(std::as_bytes(std::span(&size, 1)));
+  changed.write(std::as_bytes(std::span(text)));
+  changed.finish();
   EXPECT_FALSE(solved.load(1, 1));
 }
 

@@ -1,8 +1,5 @@
 #include <fmt/format.h>
 
-#include <cmath>
-#include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"

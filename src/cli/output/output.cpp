@@ -7,13 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "config/results.h"
 
 namespace detent::cli {

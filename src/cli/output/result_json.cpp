@@ -1,16 +1,7 @@
 #include "cli/output/result_json.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cmath>
-#include <nlohmann/json.hpp>
-#include <string>
-
 #include "base/text.h"
-#include "cli/output/output.h"
 #include "config/formats.h"
-#include "config/results.h"
 #include "run/comparison/outcome.h"
 
 namespace detent::cli {

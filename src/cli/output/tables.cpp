@@ -12,7 +12,6 @@
 #include <set>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/json.h"
 #include "base/text.h"

@@ -1,7 +1,5 @@
 // Products by cuBLASLt. Row-major matrices are to it the transposes of column-major ones: C = A B is Cᵀ = Bᵀ Aᵀ, so A
 // and B change places and everything else stays.
-#include <algorithm>
-#include <array>
 #include <vector>
 
 #include "cuda/device.h"

@@ -16,7 +16,6 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
-#include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "onnx/write.h"
 

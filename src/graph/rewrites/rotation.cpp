@@ -4,16 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <numbers>
 #include <optional>
 #include <random>
 #include <set>
-#include <span>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"

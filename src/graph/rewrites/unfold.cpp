@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "base/text.h"
 #include "graph/constants.h"
 #include "graph/index.h"
-#include "graph/rewrites/rewrite.h"
 #include "onnx/bodies.h"
 #include "onnx/functions.h"
 #include "onnx/write.h"

@@ -13,10 +13,6 @@
 namespace detent::run {
 namespace {
 
-std::span<const float> as_floats(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-
 // The part of a tensor that a shape of the same rank has too.
 std::vector<float> part_of(const std::vector<float>& values, const std::vector<std::int64_t>& shape,
                            const std::vector<std::int64_t>& part) {
@@ -163,12 +159,6 @@ void Pairing::reset() {
   pending_bytes_ = 0;
   taker_done_ = taker_failed_ = closed_ = false;
   error_ = nullptr;
-}
-
-void TakingReceiver::receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) {
-  const auto bytes = pairing_.take(tap);
-  sums_.at(tap).add(as_floats(bytes), as_floats(tensor.bytes));
-  traits_.at(tap).add(as_floats(bytes), tensor.shape);
 }
 
 namespace {

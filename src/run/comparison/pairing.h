@@ -145,30 +145,4 @@ class Pairing {
   std::exception_ptr error_;
 };
 
-/// The receivers that connect two sessions to a pairing.
-class OfferingReceiver : public data::TapReceiver {
- public:
-  explicit OfferingReceiver(Pairing& pairing) : pairing_(pairing) {}
-  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override {
-    pairing_.offer(tap, tensor.bytes);
-  }
-
- private:
-  Pairing& pairing_;
-};
-
-class TakingReceiver : public data::TapReceiver {
- public:
-  /// `traits` has one entry for each value, and takes in the float ones.
-  TakingReceiver(Pairing& pairing, std::vector<ValueTraits>& traits)
-      : pairing_(pairing), sums_(traits.size()), traits_(traits) {}
-  void receive(std::size_t tap, const data::TensorView& tensor, const data::ParallelFor&) override;
-  const std::vector<PairSums>& sums() const { return sums_; }
-
- private:
-  Pairing& pairing_;
-  std::vector<PairSums> sums_;
-  std::vector<ValueTraits>& traits_;
-};
-
 }  // namespace detent::run

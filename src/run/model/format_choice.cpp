@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "config/presets.h"
 #include "exec/guarded_session.h"
+#include "graph/execution.h"
 #include "graph/index.h"
 #include "graph/traits.h"
 #include "profile/meters.h"
@@ -313,15 +314,13 @@ class ChoiceBySpeed {
   bool is_complete_ = true;
 };
 
-// Floats that nodes make and whose shapes are not known. The runtime tells an unknown rank as that of a scalar.
+// Floats that nodes make and whose shapes are not known, or are told as those of scalars.
 std::set<std::string> without_shape(const onnx::Model& model, const graph::ValueTypes& types) {
   std::set<std::string> values;
   for (const auto& node : model.graph.nodes) {
     for (const auto& value : node.outputs()) {
-      const auto type = types.find(value);
-      if (type == types.end() || type->second.type != onnx::DataType::float32) continue;
-      const auto shape = graph::static_shape(types, value);
-      if (!shape || shape->empty()) values.insert(value);
+      const bool is_known = graph::told_shape(types, value) && graph::static_shape(types, value);
+      if (!is_known && graph::type_of(model, types, value) == onnx::DataType::float32) values.insert(value);
     }
   }
   return values;

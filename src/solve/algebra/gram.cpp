@@ -245,13 +245,9 @@ void GramAccumulator::run(const Item& item) {
     case Item::Kind::cross: break;
   }
   const bool cross = item.kind == Item::Kind::cross;
-  Gemm shape;
+  Gemm shape = gemm_of(item.rows.last - item.rows.first, item.columns.last - item.columns.first, used_,
+                       !inputs_.column_major, 1);
   shape.transpose_a = inputs_.column_major;
-  shape.transpose_b = !inputs_.column_major;
-  shape.m = static_cast<std::int64_t>(item.rows.last - item.rows.first);
-  shape.n = static_cast<std::int64_t>(item.columns.last - item.columns.first);
-  shape.k = static_cast<std::int64_t>(used_);
-  shape.beta = 1;
   const Tile& left = cross ? targets_ : inputs_;
   const std::size_t left_row = item.group * (cross ? group_outputs_ : fan_in_) + item.rows.first;
   float* sums = (cross ? form_.cross.data() : form_.gram.data()) + left_row * fan_in_ + item.columns.first;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -239,6 +240,22 @@ void Cholesky::add_rows_transposed(std::size_t first, std::size_t last, const fl
   Gemm shape = gemm_of(last, columns, last - first, false, 1);
   shape.transpose_a = true;
   kernels_.gemm(shape, row(first), n_, block, columns, values, columns);
+}
+
+std::vector<std::size_t> rounding_order(const std::vector<double>& power, std::size_t block, bool by_power) {
+  std::vector<std::size_t> order(power.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (!by_power) return {order.rbegin(), order.rend()};
+  std::vector<double> mean((order.size() + block - 1) / block);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    mean[i / block] += power[i] / static_cast<double>(std::min(block, order.size() - i / block * block));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const std::size_t p = a / block, q = b / block;
+    if (p != q) return mean[p] != mean[q] ? mean[p] > mean[q] : p < q;
+    return power[a] > power[b];
+  });
+  return {order.rbegin(), order.rend()};
 }
 
 }  // namespace detent::solve

@@ -142,4 +142,9 @@ class Cholesky {
   const Kernels& kernels_;
 };
 
+/// Which weight stands at each place of the factor: the last place has its turn first. Weights of one block stay
+/// neighbours. By power: the blocks with the largest mean of `power` first, and in each the largest first; else as they
+/// lie.
+std::vector<std::size_t> rounding_order(const std::vector<double>& power, std::size_t block, bool by_power);
+
 }  // namespace detent::solve

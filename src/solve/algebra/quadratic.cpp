@@ -34,6 +34,14 @@ std::vector<RowRange> row_pieces(std::size_t rows) {
   return pieces;
 }
 
+std::vector<float> dequantized(const QuantizedWeights& weights, RowRange rows, const std::int32_t* integers) {
+  const std::size_t k = weights.fan_in;
+  std::vector<float> values(rows.count() * k);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = weights.dequantize(rows.first + i / k, i % k, integers[i]);
+  return values;
+}
+
 Quadratic::Quadratic(const QuantizedWeights& weights, const GramForm& form, std::span<const float> bias, bool best_bias)
     : form_(form),
       best_bias_(best_bias && form.positions > 0),
@@ -78,10 +86,7 @@ void Quadratic::product(const Kernels& kernels, RowRange rows, const float* valu
         }
       }
     } else {
-      Gemm shape;
-      shape.m = static_cast<std::int64_t>(last - first);
-      shape.n = shape.k = static_cast<std::int64_t>(fan_in_);
-      kernels.gemm(shape, in, fan_in_, gram, fan_in_, to, fan_in_);
+      kernels.gemm(gemm_of(last - first, fan_in_, fan_in_, false), in, fan_in_, gram, fan_in_, to, fan_in_);
     }
     for (std::size_t r = 0; best_bias_ && r < last - first; ++r) {
       const float* sums = input_sum_.data() + group * fan_in_;

@@ -32,6 +32,9 @@ void for_row_pieces(std::size_t rows, std::size_t threads, const Fn& fn) {
   parallel_for(pieces.size(), threads, [&](std::size_t i) { fn(pieces[i]); });
 }
 
+/// What integers of these rows stand for; `integers` begin at the first of them.
+std::vector<float> dequantized(const QuantizedWeights& weights, RowRange rows, const std::int32_t* integers);
+
 /// error(w) = w A wᵀ − 2 w cᵀ + constant, summed over all positions. With σ = sum of x, τ = sum of y, N positions:
 ///   fixed bias b:  A = G           c = C − b σ      constant = |y|² − 2 b τ + N b²
 ///   best bias:     A = G − σσᵀ/N   c = C − τ σ/N    constant = |y|² − τ²/N          (b = (τ − w σ)/N)

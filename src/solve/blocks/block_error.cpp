@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/numbers.h"
@@ -121,22 +120,6 @@ std::vector<double> column_errors(const GramOrInputRows& judge, std::span<const 
     std::copy_n(found.begin(), some, errors.begin() + static_cast<std::ptrdiff_t>(first));
   });
   return errors;
-}
-
-std::vector<std::size_t> rounding_order(const std::vector<float>& power, std::size_t block, bool by_power) {
-  std::vector<std::size_t> order(power.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  if (!by_power) return {order.rbegin(), order.rend()};
-  std::vector<double> mean((order.size() + block - 1) / block);
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    mean[i / block] += power[i] / static_cast<double>(std::min(block, order.size() - i / block * block));
-  }
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const std::size_t p = a / block, q = b / block;
-    if (p != q) return mean[p] != mean[q] ? mean[p] > mean[q] : p < q;
-    return power[a] > power[b];
-  });
-  return {order.rbegin(), order.rend()};
 }
 
 std::vector<float> damped_matrix(const Gram& gram, const Damping& damping, const std::vector<std::size_t>& order) {
@@ -281,7 +264,7 @@ TwoOfFour::TwoOfFour(const Gram& gram, const Damping& damping, const SparsityOpt
       options_(options),
       kernels_(kernels),
       threads_(threads),
-      order_(rounding_order(damping.diagonal, kFour, true)),
+      order_(rounding_order({damping.diagonal.begin(), damping.diagonal.end()}, kFour, true)),
       factor_(damped_matrix(gram, damping, order_), gram.rows, kernels, threads) {}
 
 // Up to kLanes columns at the places [first, last). `sums` and `difference` begin at the piece's first column.

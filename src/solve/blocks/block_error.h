@@ -78,11 +78,6 @@ struct alignas(64) Lanes {
   float at[kLanes];
 };
 
-/// Which weight stands at each place of the factor: the last place has its turn first. Weights of one block stay
-/// neighbours. By power: the blocks with the largest mean of `power` first, and in each the largest first; else as they
-/// lie.
-std::vector<std::size_t> rounding_order(const std::vector<float>& power, std::size_t block, bool by_power);
-
 /// The lower half of the matrix of Damping, its rows in this order.
 std::vector<float> damped_matrix(const Gram& gram, const Damping& damping, const std::vector<std::size_t>& order);
 

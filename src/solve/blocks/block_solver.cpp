@@ -419,7 +419,7 @@ BlockGptq::BlockGptq(const Gram& gram, const Damping& damping, const BlockFormat
       options_(options),
       threads_(threads),
       importance_(damping.diagonal),
-      order_(rounding_order(importance_,
+      order_(rounding_order({importance_.begin(), importance_.end()},
                             static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))),
                             options.activation_order)),
       chunks_(chunks_of(order_, static_cast<std::size_t>(format.block_of(static_cast<std::int64_t>(gram.rows))))),

@@ -1,7 +1,6 @@
 #include "solve/layers/input_descent.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -38,12 +37,9 @@ InputDescent::InputDescent(const QuantizedWeights& weights, const InputView& vie
 
 /// What is multiplied with the positions: Ŵ, or Ŵ − W where targets are those of W.
 std::vector<float> InputDescent::changes(RowRange rows, const Integers& integers) const {
-  const std::size_t k = weights_.fan_in;
-  const float* own = view_.targets == nullptr ? weights_.values.data() + rows.first * k : nullptr;
-  std::vector<float> values(integers.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = weights_.dequantize(rows.first + i / k, i % k, integers[i]) - (own == nullptr ? 0.0F : own[i]);
-  }
+  auto values = dequantized(weights_, rows, integers.data());
+  const float* own = weights_.values.data() + rows.first * weights_.fan_in;
+  if (view_.targets == nullptr) add_scaled(values.data(), -1.0F, own, values.size());
   return values;
 }
 
@@ -242,9 +238,21 @@ Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry
   return result;
 }
 
+namespace {
+
+/// A value for each row and each weight of a block; rows are `stride` apart.
+template <class T>
+struct BlockOf {
+  T* values = nullptr;
+  std::size_t stride = 0;
+  T* row(std::size_t r) const noexcept { return values + r * stride; }
+};
+
+/// Rounds the weights `block` of some rows. `sums` holds what the weights behind the block add to its entries, and the
+/// entries afterwards.
 void round_block(const QuantizedWeights& weights, RowRange rows, const Cholesky& factor, Patches::Range block,
                  const std::size_t* order, BlockOf<const float> wanted, BlockOf<float> sums, BlockOf<float> difference,
-                 BlockOf<std::int32_t> integers) {
+                 std::int32_t* integers) {
   constexpr std::size_t kTogether = 8;  // each weight waits for the one before it, but rows do not for each other
   for (std::size_t at = 0; at < rows.count(); at += kTogether) {
     for (std::size_t j = block.last; j-- > block.first;) {
@@ -256,11 +264,31 @@ void round_block(const QuantizedWeights& weights, RowRange rows, const Cholesky&
         const float target = wanted.row(r)[c];
         const std::int32_t q = weights.quantize(row, weight, target - sums.row(r)[c] / factor.diagonal(j));
         const float change = weights.dequantize(row, weight, q) - target;
-        integers.row(r)[c] = q;
+        integers[r * weights.fan_in + weight] = q;
         difference.row(r)[c] = change;
         add_scaled(sums.row(r), change, line, c + 1);
       }
     }
+  }
+}
+
+}  // namespace
+
+void round_to_planes(const QuantizedWeights& weights, RowRange rows, const Cholesky& factor, const std::size_t* order,
+                     const float* wanted, std::size_t stride, const float* more, float* difference,
+                     std::int32_t* integers, std::vector<double>* errors) {
+  const std::size_t n = factor.size();
+  std::vector<float> sums(rows.count() * kBlock);
+  for (std::size_t last = n; last > 0;) {
+    const std::size_t first = (last - 1) / kBlock * kBlock, size = last - first;
+    factor.product_below(difference, rows.count(), first, last, sums.data());
+    for (std::size_t r = 0; r < rows.count() && more != nullptr; ++r)
+      add_scaled(sums.data() + r * size, 1.0F, more + r * n + first, size);
+    round_block(weights, rows, factor, {first, last}, order, {wanted + first, stride}, {sums.data(), size},
+                {difference + first, n}, integers);
+    for (std::size_t r = 0; r < rows.count() && errors != nullptr; ++r)
+      (*errors)[r] += dot_double(sums.data() + r * size, sums.data() + r * size, size);
+    last = first;
   }
 }
 
@@ -295,13 +323,9 @@ struct Problem {
       : weights(given),
         n(reduced.count),
         damping(lambda + reduced.lost / static_cast<double>(given.fan_in)),
-        order(given.fan_in),
+        order(rounding_order({power.begin(), power.end()}, power.size(), by_activation)),
         inputs(std::move(reduced.inputs)),
         targets(std::move(reduced.targets)) {
-    std::iota(order.rbegin(), order.rend(), std::size_t{0});
-    if (by_activation) {
-      std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return power[a] < power[b]; });
-    }
     sort_rows(inputs);
     sort_rows(weights.values);
     for (const std::size_t j : order) {
@@ -433,29 +457,12 @@ class Solver {
                       size);
         block.factor.solve_half(sums.data(), rows.count());
       }
-      round_block(rows, block, wanted + block.first, sums.data(), difference.data(), integers.data() + block.first);
+      round_to_planes(weights_, rows, block.factor, places_.data() + block.first, wanted + block.first, k_, sums.data(),
+                      difference.data(), integers.data(), nullptr);
       kernels_.gemm(gemm_of(rows.count(), n_, size, true, 1), difference.data(), size, x(block.first), k_, moved.data(),
                     n_);
     }
     return integers;
-  }
-
-  /// `wanted` and `integers` begin at the block, `sums` and `difference` are of the block alone.
-  void round_block(RowRange rows, const Block& block, const float* wanted, const float* sums, float* difference,
-                   std::int32_t* integers) const {
-    const std::size_t size = block.size();
-    std::vector<float> part(rows.count() * kBlock);
-    for (std::size_t last = size; last > 0;) {
-      const std::size_t first = (last - 1) / kBlock * kBlock;
-      block.factor.product_below(difference, rows.count(), first, last, part.data());
-      for (std::size_t r = 0; r < rows.count(); ++r) {
-        add_scaled(part.data() + r * (last - first), 1.0F, sums + r * size + first, last - first);
-      }
-      solve::round_block(weights_, rows, block.factor, {first, last}, places_.data() + block.first,
-                         {wanted + first, k_}, {part.data(), last - first}, {difference + first, size},
-                         {integers + first, k_});
-      last = first;
-    }
   }
 
   const Problem& p_;
@@ -475,15 +482,12 @@ Integers rounded(const Problem& problem, std::size_t sweeps, const Kernels& kern
   const std::size_t k = problem.fan_in();
   Integers sorted(problem.weights.values.size()), integers(sorted.size());
   const auto pieces = row_pieces(problem.weights.rows);
-  share_for(pieces.size(), control.threads, control.team(), [&](std::size_t i) {
-    check_stop(control);
-    const RowRange rows = pieces[i];
+  solve_rows(integers, problem.weights, pieces, control, [&](RowRange rows) {
     solver.solve(rows, sorted);
     for (std::size_t at = rows.first * k; at < rows.last * k; ++at) {
       integers[at - at % k + problem.order[at % k]] = sorted[at];
     }
   });
-  gather_integers(integers, problem.weights, pieces, control.team());
   return integers;
 }
 

@@ -73,22 +73,15 @@ Integers descend_on_samples(const QuantizedWeights& weights, const LayerGeometry
                             LayerSamples& samples, const FinetuneConfig& config, const Kernels& kernels,
                             const SolveControl& control);
 
-// The inner step of GPTQ as the nearest-plane method (gptq.cpp): a block of weights, rounded one after another.
+// GPTQ as the nearest-plane method (gptq.cpp), for a factor of all weights or of some.
 
-/// A value for each row and each weight of a block; rows are `stride` apart.
-template <class T>
-struct BlockOf {
-  T* values = nullptr;
-  std::size_t stride = 0;
-  T* row(std::size_t r) const noexcept { return values + r * stride; }
-};
-
-/// Rounds the weights `block` of some rows, the last of them first, each so that its entry of (Ŵ − W) L becomes
-/// smallest, and puts Ŵ − W into `difference`. `sums` holds what the weights behind the block add to its entries, and
-/// the entries afterwards. `order`: which weight of its row
-/// stands at each place of the factor.
-void round_block(const QuantizedWeights& weights, RowRange rows, const Cholesky& factor, Patches::Range block,
-                 const std::size_t* order, BlockOf<const float> wanted, BlockOf<float> sums, BlockOf<float> difference,
-                 BlockOf<std::int32_t> integers);
+/// Rounds the weights of some rows, the last place of the factor first, each so that its entry of (Ŵ − W) L becomes
+/// smallest. By places of the factor are: `order`, the weights of a row; `wanted`, W, with rows `stride` apart; `more`,
+/// what weights outside the factor add to the entries, or null; `difference`, which gets Ŵ − W and is zero before.
+/// `integers` are of whole rows, from the first one on. `errors`, or null, gets the squares of each row's entries
+/// added.
+void round_to_planes(const QuantizedWeights& weights, RowRange rows, const Cholesky& factor, const std::size_t* order,
+                     const float* wanted, std::size_t stride, const float* more, float* difference,
+                     std::int32_t* integers, std::vector<double>* errors);
 
 }  // namespace detent::solve

@@ -26,10 +26,8 @@ double mean_squared_output_error(const QuantizedWeights& weights, const RawInput
   const std::vector<float> spelled_out = form.pixels.count > 0 ? im2col(form.pixels) : std::vector<float>();
   const float* inputs = spelled_out.empty() ? form.inputs.data() : spelled_out.data();
   const bool own = form.targets.empty();  // the bias is as it was
-  std::vector<float> values(weights.values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = weights.dequantize(i / k, i % k, solution.integers[i]) - (own ? weights.values[i] : 0.0F);
-  }
+  auto values = dequantized(weights, {0, weights.rows}, solution.integers.data());
+  if (own) add_scaled(values.data(), -1.0F, weights.values.data(), values.size());
   std::vector<float> rest = form.targets;
   rest.resize(weights.rows * n);
   Gemm shape = gemm_of(weights.rows, n, k, true, 1);

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <numeric>
 

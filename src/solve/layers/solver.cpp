@@ -63,14 +63,13 @@ Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std:
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   const auto ranges = row_ranges(weights.rows, form.groups, weights.fan_in);
   const std::size_t k = weights.fan_in;
-  share_for(ranges.size(), control.threads, control.team(), [&](std::size_t i) {
-    const RowRange rows = ranges[i];
+  solve_rows(first, weights, ranges, control, [&](RowRange rows) {
     const std::size_t begin = rows.first * k;
-    std::vector<float> values(rows.count() * k), change(values.size()), slope(values.size()), product(values.size());
-    for (std::size_t at = 0; at < values.size(); ++at) {
-      const std::size_t row = rows.first + at / k;
-      values[at] = weights.dequantize(row, at % k, first[begin + at]);
-      change[at] = weights.scale_of(row, at % k) * static_cast<float>(second[begin + at] - first[begin + at]);
+    const auto values = dequantized(weights, rows, first.data() + begin);
+    std::vector<float> change(values.size()), slope(values.size()), product(values.size());
+    for (std::size_t at = 0; at < change.size(); ++at) {
+      change[at] =
+          weights.scale_of(rows.first + at / k, at % k) * static_cast<float>(second[begin + at] - first[begin + at]);
     }
     quadratic.residual(kernels, rows, values.data(), slope.data());
     quadratic.product(kernels, rows, change.data(), product.data());
@@ -82,7 +81,6 @@ Integers better_rows(const QuantizedWeights& weights, const GramForm& form, std:
       std::copy_n(second.begin() + at, k, first.begin() + at);
     }
   });
-  gather_integers(first, weights, ranges, control.team());
   return first;
 }
 
@@ -113,10 +111,7 @@ class Descent {
   /// One sweep over rows; whether any integer changed.
   bool sweep(RowRange rows) {
     const std::size_t k = weights_.fan_in;
-    std::vector<float> values(rows.count() * k);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = weights_.dequantize(rows.first + i / k, i % k, integers_[rows.first * k + i]);
-    }
+    const auto values = dequantized(weights_, rows, integers_.data() + rows.first * k);
     std::vector<float> residual(values.size());  // anew in each sweep: it does not drift
     quadratic_.residual(kernels_, rows, values.data(), residual.data());
     bool changed = false;
@@ -166,13 +161,9 @@ Integers coordinate_descent(const QuantizedWeights& weights, const GramForm& for
   Integers integers = std::move(start);
   Descent descent(weights, quadratic, kernels, integers);
   const auto ranges = row_ranges(weights.rows, form.groups, weights.fan_in);
-  share_for(ranges.size(), control.threads, control.team(), [&](std::size_t i) {
-    for (std::size_t sweep = 0; sweep < coordinate_sweeps(config); ++sweep) {
-      check_stop(control);
-      if (!descent.sweep(ranges[i])) break;
-    }
+  solve_rows(integers, weights, ranges, control, [&](RowRange rows) {
+    for (std::size_t sweep = 0; sweep < coordinate_sweeps(config) && descent.sweep(rows); ++sweep) check_stop(control);
   });
-  gather_integers(integers, weights, ranges, control.team());
   return integers;
 }
 

@@ -234,4 +234,15 @@ inline void gather_integers(std::vector<std::int32_t>& integers, const Quantized
   }
 }
 
+/// Collective: fn(rows) finds the integers of these rows, for the items that this rank takes; all get all of them.
+template <class Fn>
+void solve_rows(std::vector<std::int32_t>& integers, const QuantizedWeights& weights, std::span<const RowRange> items,
+                const SolveControl& control, const Fn& fn) {
+  share_for(items.size(), control.threads, control.team(), [&](std::size_t i) {
+    check_stop(control);
+    fn(items[i]);
+  });
+  gather_integers(integers, weights, items, control.team());
+}
+
 }  // namespace detent::solve

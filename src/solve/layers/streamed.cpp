@@ -173,23 +173,18 @@ void MiniBatchSteps::run(RoundingVariables& variables, std::span<const MiniBatch
 }
 
 /// The inputs of weight `first` and those after it, as matrix B of `gemm`; its leading dimension.
-std::pair<const float*, std::int64_t> MiniBatchSteps::inputs_of(const MiniBatch& batch, std::size_t first) const {
-  if (batch.by_position) return {batch.inputs.data() + first, static_cast<std::int64_t>(fan_in_)};
-  return {batch.inputs.data() + (first_input_ + first) * batch.positions, static_cast<std::int64_t>(batch.positions)};
+std::pair<const float*, std::size_t> MiniBatchSteps::inputs_of(const MiniBatch& batch, std::size_t first) const {
+  if (batch.by_position) return {batch.inputs.data() + first, fan_in_};
+  return {batch.inputs.data() + (first_input_ + first) * batch.positions, batch.positions};
 }
 
 void MiniBatchSteps::add_outputs(const MiniBatch& batch, Patches::Range weights, Outputs& outputs) const {
   if (batch.positions == 0) return;
-  const auto count = static_cast<std::int64_t>(weights.last - weights.first);
-  const auto positions = static_cast<std::int64_t>(batch.positions);
+  const std::size_t count = weights.last - weights.first;
   const auto [inputs, leading] = inputs_of(batch, weights.first);
-  Gemm shape;
-  shape.transpose_b = batch.by_position;
-  shape.m = static_cast<std::int64_t>(rows_.count());
-  shape.n = positions;
-  shape.k = count;
-  shape.beta = weights.first > 0 ? 1 : 0;
-  kernels_.gemm(shape, values_.data(), count, inputs, leading, outputs.data(), positions);
+  const float beta = weights.first > 0 ? 1 : 0;
+  kernels_.gemm(gemm_of(rows_.count(), batch.positions, count, batch.by_position, beta), values_.data(), count, inputs,
+                leading, outputs.data(), batch.positions);
 }
 
 // Replaces outputs by the loss's slopes by them.
@@ -216,22 +211,23 @@ void MiniBatchSteps::slopes_by_weights(const MiniBatch& batch, const Outputs& sl
     std::fill(slope_.begin(), slope_.end(), 0.0F);
     return;
   }
-  const auto count = static_cast<std::int64_t>(weights.last - weights.first);
-  const auto positions = static_cast<std::int64_t>(batch.positions);
+  const std::size_t count = weights.last - weights.first;
   const auto [inputs, leading] = inputs_of(batch, weights.first);
-  Gemm shape;
-  shape.transpose_b = !batch.by_position;
-  shape.m = static_cast<std::int64_t>(rows_.count());
-  shape.n = count;
-  shape.k = positions;
-  kernels_.gemm(shape, slopes.data(), positions, inputs, leading, slope_.data(), count);
+  kernels_.gemm(gemm_of(rows_.count(), count, batch.positions, !batch.by_position), slopes.data(), batch.positions,
+                inputs, leading, slope_.data(), count);
 }
 
-Integers run(AdaRoundIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
-  const bool report = static_cast<bool>(control.progress);
+namespace {
+
+/// Calls iterate(first, last) for each interval of the iterations, behind those that an earlier process has done, until
+/// it says that no more are needed. `more` visits what is part of the state beside the variables.
+template <class Iterations, class More, class Iterate>
+void run_intervals(Iterations& problem, const FinetuneConfig& config, const SolveControl& control, const More& more,
+                   const Iterate& iterate) {
   std::size_t begin = 0;
   const auto state = [&](auto& archive) {
     archive(begin);
+    more(archive);
     problem.variables().visit_state(archive);
   };
   restore_state(control.state, [&](auto& archive) {
@@ -240,12 +236,23 @@ Integers run(AdaRoundIterations& problem, const FinetuneConfig& config, const So
   });
   for (const std::size_t end : interval_ends(config.num_iterations)) {
     if (end <= begin) continue;
-    const double loss = problem.iterate(begin, end, report);
+    if (!iterate(begin, end)) return;
     begin = end;
-    if (report) control.progress(end, loss);
-    if (config.early_stop && problem.variables().decided()) break;
     save_state(control.state, state);
   }
+}
+
+}  // namespace
+
+Integers run(AdaRoundIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
+  const bool report = static_cast<bool>(control.progress);
+  const auto iterate = [&](std::size_t begin, std::size_t end) {
+    const double loss = problem.iterate(begin, end, report);
+    if (report) control.progress(end, loss);
+    return !config.early_stop || !problem.variables().decided();
+  };
+  run_intervals(
+      problem, config, control, [](auto&) {}, iterate);
   return problem.variables().integers();
 }
 
@@ -253,21 +260,12 @@ Integers run(AdaQuantIterations& problem, const FinetuneConfig& config, const So
   Integers best = problem.variables().integers();
   std::vector<double> best_errors = problem.errors();
   const std::size_t fan_in = best.size() / std::max<std::size_t>(best_errors.size(), 1);
-  std::size_t begin = 0;
-  const auto state = [&](auto& archive) {
-    archive(begin);
+  const auto more = [&](auto& archive) {
     archive(best);
     archive(best_errors);
-    problem.variables().visit_state(archive);
   };
-  restore_state(control.state, [&](auto& archive) {
-    state(archive);
-    problem.changed();
-  });
-  for (const std::size_t end : interval_ends(config.num_iterations)) {
-    if (end <= begin) continue;
+  run_intervals(problem, config, control, more, [&](std::size_t begin, std::size_t end) {
     problem.iterate(begin, end);
-    begin = end;
     const Integers now = problem.variables().integers();
     const std::vector<double> errors = problem.errors();
     bool better = false;
@@ -282,35 +280,24 @@ Integers run(AdaQuantIterations& problem, const FinetuneConfig& config, const So
       const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
       control.progress(end, (problem.constant() + sum) / problem.divisor());
     }
-    if (config.early_stop && !better) break;
-    save_state(control.state, state);
-  }
+    return better || !config.early_stop;
+  });
   return best;
 }
 
 Solution run(StreamedIterations& problem, const FinetuneConfig& config, const SolveControl& control) {
   double last_loss = 0;
-  std::size_t begin = 0;
-  const auto state = [&](auto& archive) {
-    archive(begin);
+  const auto more = [&](auto& archive) {
     archive(last_loss);
     archive(problem.choice());
-    problem.variables().visit_state(archive);
   };
-  restore_state(control.state, [&](auto& archive) {
-    state(archive);
-    problem.changed();
-  });
-  for (const std::size_t end : interval_ends(config.num_iterations)) {
-    if (end <= begin) continue;
+  run_intervals(problem, config, control, more, [&](std::size_t begin, std::size_t end) {
     const double loss = problem.iterate(begin, end);
     if (control.progress) control.progress(end, loss);
     const bool no_better = begin > 0 && config.solver == WeightSolver::adaquant && !(loss < last_loss);
-    if (config.early_stop && (no_better || problem.variables().decided())) break;
     last_loss = loss;
-    begin = end;
-    save_state(control.state, state);
-  }
+    return !config.early_stop || !(no_better || problem.variables().decided());
+  });
   return problem.variables().solution();
 }
 
@@ -333,11 +320,7 @@ class Outputs {
         bias_(solution.bias),
         kernels_(kernels),
         ranges_(row_ranges(weights.rows, static_cast<std::size_t>(geometry.groups), fan_in_)),
-        values_(solution.integers.size()) {
-    for (std::size_t i = 0; i < values_.size(); ++i) {
-      values_[i] = weights.dequantize(i / fan_in_, i % fan_in_, solution.integers[i]);
-    }
-  }
+        values_(dequantized(weights, {0, weights.rows}, solution.integers.data())) {}
 
   std::size_t items() const noexcept { return ranges_.size(); }
 
@@ -383,13 +366,8 @@ class Outputs {
       const std::size_t group = first / group_rows_;
       const std::size_t last = std::min(all.last, (group + 1) * group_rows_);
       out.resize((last - first) * positions);
-      Gemm shape;
-      shape.transpose_b = inputs.column_major;
-      shape.m = static_cast<std::int64_t>(last - first);
-      shape.n = static_cast<std::int64_t>(positions);
-      shape.k = static_cast<std::int64_t>(fan_in_);
-      kernels_.gemm(shape, values_.data() + first * fan_in_, fan_in_, inputs.row(group * fan_in_), inputs.leading(),
-                    out.data(), positions);
+      kernels_.gemm(gemm_of(last - first, positions, fan_in_, inputs.column_major), values_.data() + first * fan_in_,
+                    fan_in_, inputs.row(group * fan_in_), inputs.leading(), out.data(), positions);
       for (std::size_t row = first; row < last; ++row) {
         float* y = out.data() + (row - first) * positions;
         for (std::size_t c = 0; c < positions && !bias_.empty(); ++c) y[c] += bias_[row];

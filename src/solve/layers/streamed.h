@@ -91,7 +91,7 @@ class MiniBatchSteps {
   double loss_and_slopes(const RoundingVariables& variables, const MiniBatch& batch, Outputs& outputs,
                          std::vector<float>& by_bias) const;
   void slopes_by_weights(const MiniBatch& batch, const Outputs& slopes, Patches::Range weights);
-  std::pair<const float*, std::int64_t> inputs_of(const MiniBatch& batch, std::size_t first) const;
+  std::pair<const float*, std::size_t> inputs_of(const MiniBatch& batch, std::size_t first) const;
 
   RowRange rows_;
   std::size_t fan_in_;

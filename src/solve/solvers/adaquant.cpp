@@ -50,10 +50,7 @@ class AdaQuantOnCpu final : public AdaQuantIterations {
  private:
   void begin(RowRange rows) {
     const std::size_t k = weights_.fan_in;
-    std::vector<float> values(rows.count() * k);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = weights_.dequantize(rows.first + i / k, i % k, start_[rows.first * k + i]);
-    }
+    const auto values = dequantized(weights_, rows, start_.data() + rows.first * k);
     float* offset = offset_.data() + rows.first * k;
     quadratic_.residual(kernels_, rows, values.data(), offset);
     for (std::size_t i = 0; i < values.size(); ++i) offset[i] *= static_cast<float>(2 / quadratic_.positions());

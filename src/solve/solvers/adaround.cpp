@@ -1,6 +1,5 @@
 // AdaRound in Gram form. With Ŵ = base + scale · h the gradient by h is 2 scale (scale · h G + E) / positions, where
 // E = base G − C is computed once: what a step costs is one product h G and one pass over the variables.
-#include <algorithm>
 #include <numeric>
 
 #include "base/parallel.h"
@@ -56,10 +55,7 @@ class AdaRoundOnCpu final : public AdaRoundIterations {
         factors_[b] = {static_cast<float>(2 * unit * scale / quadratic_.positions()), certainty_weight(scale, power)};
       }
     }
-    std::vector<float> base(rows.count() * k);
-    for (std::size_t i = 0; i < base.size(); ++i) {
-      base[i] = weights_.dequantize(rows.first + i / k, i % k, adaround_.base()[rows.first * k + i]);
-    }
+    const auto base = dequantized(weights_, rows, adaround_.base().data() + rows.first * k);
     float* offset = offset_.data() + rows.first * k;
     quadratic_.residual(kernels_, rows, base.data(), offset);
     for (std::size_t i = 0; i < base.size(); ++i) {

@@ -3,8 +3,6 @@
 // are rounded from the last to the first, each so that its entry becomes smallest. GPTQ does the same with the factor
 // of A⁻¹; this needs no inverse.
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -39,20 +37,9 @@ class Group {
     const std::vector<float> targets = targets_of(rows, best);
     const std::size_t n = order_.size();
     std::vector<float> difference(targets.size());  // Ŵ − W*
-    std::vector<float> block(rows.count() * Cholesky::kBlock);
-    Integers found(block.size());
     if (errors != nullptr) errors->assign(rows.count(), 0);
-    for (std::size_t last = n; last > 0;) {
-      const std::size_t first = (last - 1) / Cholesky::kBlock * Cholesky::kBlock, size = last - first;
-      factor_.product_below(difference.data(), rows.count(), first, last, block.data());
-      round_block(weights_, rows, factor_, {first, last}, order_.data(), {targets.data() + first, n},
-                  {block.data(), size}, {difference.data() + first, n}, {found.data(), size});
-      for (std::size_t r = 0; r < rows.count(); ++r) {
-        for (std::size_t c = 0; c < size; ++c) integers[(rows.first + r) * n + order_[first + c]] = found[r * size + c];
-        if (errors != nullptr) (*errors)[r] += square(block.data() + r * size, size);
-      }
-      last = first;
-    }
+    round_to_planes(weights_, rows, factor_, order_.data(), targets.data(), n, nullptr, difference.data(),
+                    integers.data() + rows.first * n, errors);
   }
 
   /// Rows whose nearest rounding has an error below `errors`, the damped ones of `integers`, go back to it. Damping
@@ -95,13 +82,9 @@ class Group {
   static double square(const float* values, std::size_t count) { return dot_double(values, values, count); }
 
   static std::vector<std::size_t> order(const Quadratic& quadratic, std::size_t group, bool by_activation) {
-    std::vector<std::size_t> order(quadratic.fan_in());
-    std::iota(order.rbegin(), order.rend(), std::size_t{0});
-    if (!by_activation) return order;
-    std::vector<float> diagonal(order.size());
-    for (std::size_t j = 0; j < order.size(); ++j) diagonal[j] = quadratic.diagonal(group, j);
-    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return diagonal[a] < diagonal[b]; });
-    return order;
+    std::vector<double> diagonal;
+    for (std::size_t j = 0; j < quadratic.fan_in(); ++j) diagonal.push_back(quadratic.diagonal(group, j));
+    return rounding_order(diagonal, diagonal.size(), by_activation);
   }
 
   /// The lower half.

@@ -414,45 +414,23 @@ std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const qu
   return quantization::input_folds(model, placement);
 }
 
-namespace {
-
-Fingerprint checksum(std::span<const std::byte> bytes) {
-  Hasher hasher;
-  hasher.add(bytes);
-  return hasher.result();
-}
-
-}  // namespace
-
-// The exponent, the factors where there are any, and the fingerprint of both.
+// The exponent, and the factors where there are any.
 void save_scaling(const std::filesystem::path& path, const InputScaling& scaling) {
-  std::vector<std::byte> content(sizeof(double) + scaling.factors.size() * sizeof(float));
-  std::memcpy(content.data(), &scaling.exponent, sizeof(double));
-  if (!scaling.factors.empty())
-    std::memcpy(content.data() + sizeof(double), scaling.factors.data(), content.size() - sizeof(double));
-  const auto sum = checksum(content);
-  AtomicFile file(path);
-  file.write(content);
-  file.write(std::as_bytes(std::span(&sum, 1)));
-  file.commit();
+  SealedFile file(path);
+  file.write(std::as_bytes(std::span(&scaling.exponent, 1)));
+  file.write(std::as_bytes(std::span(scaling.factors)));
+  file.finish();
 }
 
 std::optional<InputScaling> load_scaling(const std::filesystem::path& path, std::int64_t rows) {
-  if (!paths::exists(path)) return std::nullopt;
-  const auto file = MappedFile::open(path, "choice of factors");
-  auto bytes = file->bytes();
-  Fingerprint sum;
-  const bool is_whole = bytes.size() >= sizeof(sum);
-  if (is_whole) std::memcpy(&sum, bytes.data() + bytes.size() - sizeof(sum), sizeof(sum));
-  bytes = bytes.first(bytes.size() - (is_whole ? sizeof(sum) : 0));
+  const auto stored = load_sealed(path, "choice of factors");
   const std::size_t most = sizeof(double) + static_cast<std::size_t>(rows) * sizeof(float);
-  const bool fits = bytes.size() == most || bytes.size() == sizeof(double);
-  if (!is_whole || !fits || checksum(bytes) != sum) return std::nullopt;
+  if (stored.bytes.size() != most && stored.bytes.size() != sizeof(double)) return std::nullopt;
   InputScaling scaling;
-  std::memcpy(&scaling.exponent, bytes.data(), sizeof(double));
-  scaling.factors.resize((bytes.size() - sizeof(double)) / sizeof(float));
-  if (!scaling.factors.empty())
-    std::memcpy(scaling.factors.data(), bytes.data() + sizeof(double), scaling.factors.size() * sizeof(float));
+  scaling.factors.resize((stored.bytes.size() - sizeof(double)) / sizeof(float));
+  StateReader reader(stored.bytes);
+  reader(scaling.exponent);
+  reader(scaling.factors);
   return scaling;
 }
 

@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
-#include "base/numbers.h"
 #include "base/paths.h"
 #include "base/text.h"
 #include "data/sample.h"
@@ -23,8 +21,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A file: the length of a JSON text (8 bytes), the text, then the elements of all layers one after the other. Each
-// part begins at a multiple of kAlignment, so that the runtime can map it.
+// A sealed file: the length of a JSON text (8 bytes), the text, then the elements of all layers one after the other.
+// Each part begins at a multiple of kAlignment, so that the runtime can map it.
 using Json = nlohmann::json;
 constexpr std::size_t kAlignment = 64;
 
@@ -49,9 +47,16 @@ Json describe(const SolvedLayer& layer) {
           {"bias", layer.bias.size()}};
 }
 
-Fingerprint checksum(std::span<const std::byte> bytes) {
+// Piece by piece, so that no more than one of them is in memory for it.
+Fingerprint checksum(const MappedFile& file, std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{16} << 20;
   Hasher hasher;
-  hasher.add(bytes);
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    hasher.add(piece);
+    file.release(piece);
+    bytes = bytes.subspan(piece.size());
+  }
   return hasher.result();
 }
 
@@ -76,6 +81,28 @@ std::optional<std::vector<StoredLayer>> load_file(const fs::path& path);
 
 }  // namespace
 
+void SealedFile::write(std::span<const std::byte> bytes) {
+  hasher_.add(bytes);
+  file_.write(bytes);
+}
+
+void SealedFile::finish() {
+  const auto sum = hasher_.result();
+  file_.write(std::as_bytes(std::span(&sum, 1)));
+  file_.commit();
+}
+
+SealedBytes load_sealed(const fs::path& path, const char* what) {
+  if (!paths::exists(path)) return {};
+  auto file = MappedFile::open(path, what);
+  Fingerprint sum;
+  if (file->bytes().size() < sizeof sum) return {};
+  const auto content = file->bytes().first(file->bytes().size() - sizeof sum);
+  std::memcpy(&sum, content.data() + content.size(), sizeof sum);
+  if (checksum(*file, content) != sum) return {};
+  return {std::move(file), content};
+}
+
 fs::path SolvedLayers::file_of(std::size_t stage) const { return directory_ / fmt::format("solved-{}", stage); }
 
 std::optional<std::vector<StoredLayer>> SolvedLayers::read(std::size_t stage, std::size_t layers) const {
@@ -99,14 +126,14 @@ void SolvedLayers::save(std::size_t stage, const std::vector<SolvedLayer>& layer
     append(data, layer.integers);
     append(data, layer.bias);
   }
-  std::string text = sealed_json_text(Json{{"layers", json}, {"data", checksum(data).text()}});
+  std::string text = json_text(Json{{"layers", json}});
   text.resize(padded(sizeof(std::uint64_t) + text.size()) - sizeof(std::uint64_t), ' ');
   const std::uint64_t length = text.size();
-  AtomicFile file(file_of(stage));
+  SealedFile file(file_of(stage));
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(std::as_bytes(std::span(text)));
   file.write(data);
-  file.commit();
+  file.finish();
 }
 
 std::optional<std::vector<StoredLayer>> SolvedLayers::load(std::size_t stage, std::size_t layers) const {
@@ -160,24 +187,21 @@ StoredLayer read_layer(const Json& entry, const std::shared_ptr<const MappedFile
 }
 
 std::vector<StoredLayer> read_layers(const fs::path& path) {
-  const auto file = MappedFile::open(path, "solved layer");
-  auto bytes = file->bytes();
+  auto [file, bytes] = load_sealed(path, "solved layer");
   std::uint64_t length = 0;
   if (bytes.size() < sizeof length) throw Damaged{};
   std::memcpy(&length, bytes.data(), sizeof length);
   bytes = bytes.subspan(sizeof length);
   if (length > bytes.size()) throw Damaged{};
-  const auto json = parse_sealed_json(as_text(bytes.first(length)));
+  const auto json = parse_json(as_text(bytes.first(length)));
   if (!json) throw Damaged{};
   bytes = bytes.subspan(length);
-  if (json->at("data") != checksum(bytes).text()) throw Damaged{};
   std::vector<StoredLayer> layers;
   for (const auto& entry : json->at("layers")) layers.push_back(read_layer(entry, file, bytes));
   return layers;
 }
 
 std::optional<std::vector<StoredLayer>> load_file(const fs::path& path) {
-  if (!paths::exists(path)) return std::nullopt;
   try {
     return read_layers(path);
   } catch (const Damaged&) {
@@ -188,26 +212,15 @@ std::optional<std::vector<StoredLayer>> load_file(const fs::path& path) {
 
 }  // namespace
 
-// A file: the fingerprint of the state as text, then the state.
 SolverState::Stored LayerState::load() {
-  if (!paths::exists(file_)) return {};
-  const auto file = MappedFile::open(file_, "solver's state");
-  const auto bytes = file->bytes();
-  const std::size_t text = Fingerprint().text().size();
-  if (bytes.size() < text) return {};
-  Hasher hasher;
-  hasher.add(bytes.subspan(text));
-  if (as_text(bytes.first(text)) != hasher.result().text()) return {};
-  return {file, bytes.subspan(text)};
+  const auto [file, bytes] = load_sealed(file_, "solver's state");
+  return {file, bytes};
 }
 
 void LayerState::save(std::span<const std::span<const std::byte>> parts) {
-  Hasher hasher;
-  for (const auto part : parts) hasher.add(part);
-  AtomicFile file(file_);
-  file.write(as_byte_span(hasher.result().text()));
+  SealedFile file(file_);
   for (const auto part : parts) file.write(part);
-  file.commit();
+  file.finish();
   saved_ = Clock::now();
   failpoint("finetune.state");
 }

@@ -1,4 +1,4 @@
-// Solutions of layers, saved as they are found.
+// Solutions, and what leads to them, saved as they are found.
 #pragma once
 
 #include <chrono>
@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
+#include "base/numbers.h"
 #include "detent/quantize.h"
 #include "onnx/tensor.h"
 #include "shim/ranks.h"
@@ -21,6 +23,32 @@
 #include "store/spool.h"
 
 namespace detent::solve {
+
+// One form of file for all of them.
+
+/// A file that ends with the fingerprint of what is before it. It is there after finish(), or not at all.
+class SealedFile {
+ public:
+  explicit SealedFile(const std::filesystem::path& path) : file_(path) {}
+  void write(std::span<const std::byte> bytes);
+  /// Without the fingerprint.
+  std::uint64_t size() const noexcept { return file_.size(); }
+  void finish();
+
+ private:
+  AtomicFile file_;
+  Hasher hasher_;
+};
+
+/// What is before the fingerprint; nothing, not even a file, where there is none or a damaged one. `what` it is, in
+/// messages.
+struct SealedBytes {
+  std::shared_ptr<const MappedFile> file;
+  std::span<const std::byte> bytes;
+};
+SealedBytes load_sealed(const std::filesystem::path& path, const char* what);
+
+// Layers.
 
 struct SolvedLayer {
   LayerTuning tuning;

@@ -12,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
-#include "base/numbers.h"
 #include "detent/config.h"
 #include "onnx/tensor.h"
 #include "quantization/blocks/block_stream.h"
@@ -23,6 +21,7 @@
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_solver.h"
 #include "solve/sweep/gram_sweep.h"
+#include "solve/sweep/solved_layers.h"
 
 namespace detent::solve {
 
@@ -48,12 +47,12 @@ class StoredBlocks {
   quantization::BlockSolver solver() const;
 
  private:
-  std::shared_ptr<const MappedFile> file_;
+  SealedBytes stored_;
   quantization::BlockTensor shape_;
   BlockVerdict verdict_;
 };
 
-/// Writes one, stripe by stripe in the order of columns. The file is there after finish(), or not at all.
+/// Writes one, stripe by stripe in the order of columns.
 class BlockWriter {
  public:
   BlockWriter(const std::filesystem::path& path, const quantization::BlockTensor& shape) : file_(path), shape_(shape) {}
@@ -61,10 +60,7 @@ class BlockWriter {
   void finish(const BlockVerdict& verdict);
 
  private:
-  void write(std::span<const std::byte> bytes);
-
-  AtomicFile file_;
-  Hasher hasher_;
+  SealedFile file_;
   quantization::BlockTensor shape_;
   std::vector<float> scales_;
   std::vector<std::uint8_t> zero_points_;

@@ -31,7 +31,6 @@ void walk(const Model& model) {
     graph::sort_topologically(sorted);
     const graph::Index index(sorted);
     graph::depends_on_input(sorted, index);
-    graph::values_crossing_cut(sorted, index, static_cast<int>(sorted.graph.nodes.size() / 2));
   });
 }
 

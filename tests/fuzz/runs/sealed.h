@@ -29,16 +29,17 @@ inline std::string sealed(std::string_view message) {
   return file.append(message);
 }
 
-/// A file of solved layers: what tells of them, sealed where it is an object, and their data.
+/// As solve::SealedFile leaves it.
+inline std::string sealed_file(std::string content) {
+  const auto sum = fingerprint_of(as_byte_span(content));
+  return content.append(as_text(std::as_bytes(std::span(&sum, 1))));
+}
+
+/// A file of solved layers: what tells of them, and their data.
 inline std::string solved_file(std::string_view layers, Bytes data) {
-  std::string text(layers);
-  if (auto json = parse_json(layers); json && json->is_object()) {
-    (*json)["data"] = checksum(data);
-    text = sealed_json_text(*json);
-  }
-  const std::uint64_t size = text.size();
+  const std::uint64_t size = layers.size();
   std::string file(reinterpret_cast<const char*>(&size), sizeof size);
-  return file.append(text).append(as_text(data));
+  return sealed_file(file.append(layers).append(as_text(data)));
 }
 
 }  // namespace detent::fuzz

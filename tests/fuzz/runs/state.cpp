@@ -151,11 +151,7 @@ void read_blocks(Parts parts) {
   shape.format.block = parts.byte() % 2 == 0 ? 16 : 0;
   fresh_folder("blocks");
   const Bytes content = parts.rest();
-  const auto sum = fingerprint_of(content);
-  const Bytes end = std::as_bytes(std::span(&sum, 1));
-  std::vector<std::byte> sealed(content.begin(), content.end());
-  sealed.insert(sealed.end(), end.begin(), end.end());
-  const fs::path file = put("blocks/solved", sealed);
+  const fs::path file = put("blocks/solved", as_byte_span(sealed_file(std::string(as_text(content)))));
   try_to([&] {
     const solve::StoredBlocks blocks(file, shape);
     blocks.columns(0, shape.columns);
@@ -166,8 +162,8 @@ void read_layer_state(Parts parts) {
   const bool sealed = parts.byte() % 2 == 1;
   const Bytes rest = parts.rest();
   fresh_folder("state");
-  const std::string text = sealed ? checksum(rest) + std::string(as_text(rest)) : std::string(as_text(rest));
-  const fs::path file = put("state/layer", as_byte_span(text));
+  const std::string text(as_text(rest));
+  const fs::path file = put("state/layer", as_byte_span(sealed ? sealed_file(text) : text));
   try_to([&] {
     const auto stored = solve::LayerState(file, 1).load();
     require(!sealed || stored.bytes.size() == rest.size(), "a state with its checksum is read");
