@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/error.h"
 #include "graph/index.h"
 #include "onnx/tensor.h"
 #include "quantization/emit/blocks.h"
@@ -403,7 +404,8 @@ TEST(Provenance, FollowsNodesPastBarriersAndKnowsThoseThatWereRemoved) {
 // As docs/extending.md has it, "An output format".
 TEST(Emitters, LeaveAloneWhatTheAssignmentDoesNotName) {
   using Emitter = Emitted (*)(FloatModel, const Assignment&);
-  constexpr Emitter kAll[] = {emit_qdq, emit_dynamic, emit_blocks, emit_floats, emit_block_floats, emit_kv_cache};
+  constexpr Emitter kAll[] = {emit_qdq, emit_dynamic, emit_blocks, emit_floats, emit_block_floats};
+  constexpr Emitter kOfCache = emit_kv_cache;
   Builder b;
   b.input("x").constant("w", {2, 2}).node("MatMul", {"x", "w"}, {"y"}).output("y");
   Assignment assignment{.block_float = BlockFloat::bfp16};
@@ -415,6 +417,7 @@ TEST(Emitters, LeaveAloneWhatTheAssignmentDoesNotName) {
     EXPECT_EQ(model.graph.nodes[0].inputs(), (Names{"x", "w"}));
     EXPECT_EQ(model.graph.initializers.size(), 1U);
   }
+  EXPECT_THROW(kOfCache({b.model}, assignment), Error);  // there is none
 }
 
 }  // namespace

@@ -245,9 +245,11 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
   config.op_types = {"LSTM"};
   config.exclude_nodes.clear();
   config.exclude_op_types.clear();
-  if (const auto count = quantization::recurrent_layers(prepared.model, config).size(); count > 0)
+  auto layers = quantization::recurrent_layers(prepared.model, config);
+  std::erase_if(layers, [&](std::size_t n) { return stored.contains(nodes[n].id()); });
+  if (!layers.empty())
     notes.push_back(fmt::format("{}: --op-types Conv,ConvTranspose,Gemm,MatMul,LSTM gives {} weights of 8 bits",
-                                count_in_float_text(count, "LSTM"), count == 1 ? "it" : "them"));
+                                count_in_float_text(layers.size(), "LSTM"), layers.size() == 1 ? "it" : "them"));
   return notes;
 }
 
