@@ -10,7 +10,7 @@ constexpr unsigned kCalibrating = kQuantizing | kCalibrate;
 constexpr std::string_view kFormat = "Format";
 constexpr std::string_view kSelection = "Selection";
 constexpr std::string_view kNames = "A,B,…";
-constexpr unsigned kSelected = kIntegers | kBlocks | kFloat16 | kDynamic | kBlockFloats;
+constexpr unsigned kSelected = kAnyResult & ~(kFloat32 | kCache | kMixed);
 
 const Option kFormatRows[] = {
     {.name = "activations",

@@ -251,10 +251,6 @@ void serve(GuardChannel& channel) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 constexpr const char* kRun = "run";
 constexpr const char* kLoad = "loaded";
 

@@ -217,15 +217,18 @@ std::vector<std::size_t> readers_of(const BlockTensor& tensor) {
   return nodes;
 }
 
-std::vector<quantization::BlockStream> unsolved(const onnx::Model& model, const BlockPlacement& placement) {
-  std::vector<quantization::BlockStream> streams;
+quantization::Assignment unsolved(const onnx::Model& model, const BlockPlacement& placement,
+                                  const WeightsOnlyConfig& config) {
+  quantization::Assignment assignment;
+  assignment.blocks = {
+      .transposes = placement.transposes, .form = config.form, .accuracy_level = config.accuracy_level};
   for (const auto& tensor : placement.tensors) {
     const auto none = [](std::span<const float>, std::int64_t) -> quantization::BlockWeight {
       throw internal_error("weights are asked for where sizes are wanted");
     };
-    streams.emplace_back(model.graph.initializers[tensor.initializer], tensor, none, 1);
+    assignment.blocks.weights.emplace_back(model.graph.initializers[tensor.initializer], tensor, none, 1);
   }
-  return streams;
+  return assignment;
 }
 
 }  // namespace
@@ -357,8 +360,8 @@ class BitsPlanner::Impl {
     BlockPlacement placement;
     placement.tensors = {tensor};
     const auto before = file_size(alone);
-    auto streams = unsolved(alone, placement);
-    const auto after = file_size(quantization::emit_blocks(std::move(alone), placement, std::move(streams), blocks()));
+    const auto assignment = unsolved(alone, placement, blocks());
+    const auto after = file_size(quantization::emit_blocks({std::move(alone)}, assignment).model);
     return static_cast<std::int64_t>(after - before) +
            (all_.tensors[t].stays ? static_cast<std::int64_t>(float_bytes(t)) : 0);
   }
@@ -502,7 +505,7 @@ class BitsPlanner::Impl {
 
   std::uint64_t size_of_nodes(const std::vector<int>& of_nodes) const {
     const auto placement = quantization::place_blocks(model_, options_.config, blocks(), of_nodes);
-    auto emitted = quantization::emit_blocks(model_, placement, unsolved(model_, placement), blocks());
+    auto emitted = quantization::emit_blocks({model_}, unsolved(model_, placement, blocks())).model;
     emitted.set_producer("detent", DETENT_VERSION);
     return file_size(emitted);
   }

@@ -243,6 +243,14 @@ std::vector<quantization::BlockStream> DraftedBlocks::streams(WeightMethod metho
   return all;
 }
 
+quantization::Assignment DraftedBlocks::assignment(const WeightsOnlyConfig& config, std::size_t threads,
+                                                   std::stop_token stop) const {
+  return {.blocks = {.weights = streams(config.method, threads, std::move(stop)),
+                     .transposes = placement.transposes,
+                     .form = config.form,
+                     .accuracy_level = config.accuracy_level}};
+}
+
 quantization::BlockSolver DraftedBlocks::solver(std::size_t t, WeightMethod method, std::stop_token stop) const {
   const auto& tensor = placement.tensors[t];
   if (t < in_pieces.size() && !in_pieces[t].pieces.empty()) return in_pieces[t].solver();

@@ -18,6 +18,7 @@
 #include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
+#include "quantization/assignment.h"
 #include "quantization/blocks/block_stream.h"
 #include "quantization/blocks/block_weights.h"
 #include "run/files/run_directory.h"
@@ -98,6 +99,8 @@ struct DraftedBlocks {
   /// All weights in blocks, each solved as far as samples did, else by itself; this must outlive them. They throw
   /// interrupted where `stop` asks for it.
   std::vector<quantization::BlockStream> streams(WeightMethod method, std::size_t threads, std::stop_token stop) const;
+  /// For emit_blocks(); this must outlive it.
+  quantization::Assignment assignment(const WeightsOnlyConfig& config, std::size_t threads, std::stop_token stop) const;
   /// Why ONNX Runtime's CPU does not run the result; "": it does.
   std::string reason_against_running() const;
   /// Why a runtime may know the written file without having kernels for it; empty: it must run.

@@ -494,7 +494,7 @@ TargetNotes target_notes(const QuantizeOptions& options, const onnx::Model& mode
     if (mark != nullptr) proposals.constants[tensor.name] = empty_scan(tensor, *mark);
   }
   const auto assignment = quantization::assign(model, placement, proposals, config);
-  return notes_of(options, quantization::emit_qdq(model, assignment, config).model, runtime, {});
+  return notes_of(options, quantization::emit_qdq({model}, assignment).model, runtime, {});
 }
 
 }  // namespace detent::pipeline

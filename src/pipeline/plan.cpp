@@ -576,7 +576,7 @@ void predict_dynamic(Run& run, Forecast& forecast) {
   auto& plan = forecast.plan;
   const auto placement = quantization::place_dynamic(model, run.options.config, run.prepared.transposed);
   run.note(placement.notes);
-  plan.nodes_quantized = placement.nodes.size() + placement.stored.size();
+  plan.nodes_quantized = placement.count + placement.stored.size();
   plan.nodes_in_float = placement.in_float;
   std::set<std::string> quantized;
   for (const auto& mark : placement.weights.marks) quantized.insert(mark.value);

@@ -28,8 +28,9 @@ namespace detent::pipeline {
 
 // What a run of quantize makes: its options, resolved once before anything is done. Nothing changes it afterwards.
 
-/// Results that change the type of floats alone.
-constexpr unsigned kFloats = config::kFloat16 | config::kFloat32;
+/// Results that change the type of floats alone; and those without integers, for which the runtime's CPU has no
+/// kernels.
+constexpr unsigned kFloats = config::kFloat16 | config::kFloat32, kWithoutIntegers = kFloats | config::kBlockFloats;
 
 struct Recipe {
   /// Valid, for one model file, with a name of a target and with the floating-point type that the result has.
@@ -47,7 +48,7 @@ struct Recipe {
 
 /// Whether the deployed result is timed: the runtime's CPU has no kernels of 16-bit floats and block floats.
 inline bool is_timed(const Recipe& recipe) {
-  return recipe.options.bench && !recipe.lowers_rest && (recipe.result & (kFloats | config::kBlockFloats)) == 0;
+  return recipe.options.bench && !recipe.lowers_rest && (recipe.result & kWithoutIntegers) == 0;
 }
 
 /// What follows from the options alone.

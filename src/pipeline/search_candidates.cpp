@@ -439,8 +439,8 @@ onnx::Model in_blocks(onnx::Model part, const QuantConfig& config, int bits, std
   DraftedBlocks draft;
   draft.placement = quantization::place_blocks(part, of_one_node(config), blocks);
   draft.model = std::move(part);
-  auto streams = draft.streams(WeightMethod::nearest, 1, std::move(stop));
-  return quantization::emit_blocks(std::move(draft.model), draft.placement, std::move(streams), blocks);
+  blocks.method = WeightMethod::nearest;
+  return quantization::emit_blocks({draft.model}, draft.assignment(blocks, 1, std::move(stop))).model;
 }
 
 QuantConfig widened(QuantConfig config) {

@@ -295,7 +295,12 @@ ValueAssignment assign_constant(const Mark& mark, const ConstantScan& scan, cons
 Assignment assign(const onnx::Model& model, Placement placement, const Proposals& proposals,
                   const QuantConfig& config) {
   const graph::Index index(model);
-  Assignment assignment{std::move(placement), {}, {}};
+  const auto& target = config::target(config);
+  Assignment assignment{.placement = std::move(placement),
+                        .runtime = {.barriers = config::makes_barriers(config),
+                                    .hard_sigmoids = config::writes_hard_sigmoids(config),
+                                    .one_width = target.one_width,
+                                    .htp = target.htp_rewrites}};
   for (const auto& mark : assignment.placement.marks) {
     if (mark.shares) continue;
     if (mark.is_constant) {
@@ -321,7 +326,7 @@ Assignment assign(const onnx::Model& model, Placement placement, const Proposals
     assignment.values[mark.value] = assign_activation(mark, range->second, config);
   }
   raise_shared(assignment.placement, proposals.constants, config, assignment.values);
-  if (config::target(config).htp_rewrites) lend_scales_to_zeros(model, index, assignment);
+  if (target.htp_rewrites) lend_scales_to_zeros(model, index, assignment);
   share(assignment);
   raise_scales(model, index, config, assignment);
   return assignment;

@@ -1,5 +1,5 @@
-// What becomes of each value and each weight of a float model: the one thing that calibration proposes, remedies
-// improve, emitters write and reports tell.
+// What becomes of each value, weight and node of a float model: the one thing that placers and calibration propose,
+// remedies and solvers improve, emitters write and reports tell.
 #pragma once
 
 #include <map>
@@ -11,8 +11,12 @@
 #include "calibration/methods.h"
 #include "calibration/statistics.h"
 #include "detent/config.h"
+#include "detent/quantize.h"
+#include "graph/index.h"
 #include "onnx/model.h"
 #include "onnx/tensor.h"
+#include "quantization/blocks/block_stream.h"
+#include "quantization/floats/float_placement.h"
 #include "quantization/formats.h"
 #include "quantization/placement/placement.h"
 #include "quantization/weights.h"
@@ -55,10 +59,36 @@ struct ValueAssignment {
 };
 using AssignedValues = std::unordered_map<std::string, ValueAssignment>;
 
+/// What the runtime that pairs are written for needs around them, see emit/barriers.h and emit/integer_operators.h.
+struct RuntimeForms {
+  bool barriers = false;       // or it rounds what stays in float
+  bool hard_sigmoids = false;  // as sums that saturate
+  bool one_width = false;      // of activations around each operator
+  bool htp = false;            // what config::Target::htp_rewrites stands for
+};
+
+/// A cache of keys and values: the scales of each graph::cached_attentions(), in their order.
+struct CacheAssignment {
+  KvCacheConfig config = {};
+  std::vector<KvScales> scales = {};
+};
+
+/// All that an emitter asks for beside the float model. Each reads what its form has and leaves the rest alone.
 struct Assignment {
-  Placement placement;
-  AssignedValues values;           // marks that have no entry stay in float
-  std::vector<std::string> notes;  // what stays in float although it is marked, with the reason
+  Placement placement = {};             // of pairs, of block floats, and of weights beside dynamic activations
+  AssignedValues values = {};           // marks that have no entry stay in float
+  std::vector<std::string> notes = {};  // what stays in float although it is marked, with the reason
+  RuntimeForms runtime = {};
+  BlockFloat block_float = BlockFloat::none;  // that marks are rounded to
+  BlockAssignment blocks = {};
+  FloatPlacement floats = {};
+  CacheAssignment cache = {};
+};
+
+/// What placers look at and emitters rewrite. Without types emitters do less for runtimes.
+struct FloatModel {
+  onnx::Model model;
+  graph::ValueTypes types = {};
 };
 
 /// Reads all marked constants once. Throws bad_input naming tensor and reader for NaN or infinite weights; with

@@ -158,9 +158,10 @@ class Placer {
 
   DynamicPlacement place() {
     find();
-    if (placement_.nodes.empty() && placement_.stored.empty())
+    if (nodes_.empty() && placement_.stored.empty())
       throw bad_input(fmt::format("model '{}' has no weights to quantize", model_.path.string()),
                       placement_.notes.empty() ? hint() : placement_.notes.front());
+    placement_.count = nodes_.size();
     return std::move(placement_);
   }
 
@@ -168,18 +169,20 @@ class Placer {
     do look_at_all();
     while (finds_kept_weights());
     placement_.notes = left_.notes();
-    return placement_.nodes;
+    return nodes_;
   }
 
  private:
   void look_at_all() {
     placement_ = {};
+    nodes_.clear();
     known_.clear();
     left_ = {};
     placement_.weights.selected.resize(model_.graph.nodes.size(), false);
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const bool placed = selected_[n] && visit(n);
-      if (placed) placement_.nodes.push_back(n);
+      placement_.weights.selected[n] = placed;
+      if (placed) nodes_.push_back(n);
       const auto& node = model_.graph.nodes[n];
       if (placed || !(graph::is_product(node) || graph::is_recurrent(node))) continue;
       if (storable_.contains(node.id())) {
@@ -215,7 +218,7 @@ class Placer {
              const auto& node = model_.graph.nodes[n];
              const auto own = weight_inputs(node).size();
              const auto& inputs = node.inputs();
-             const bool is_placed = std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n);
+             const bool is_placed = std::binary_search(nodes_.begin(), nodes_.end(), n);
              return !graph::has_trait(node, graph::Trait::looks_up) &&
                     !(is_placed && std::cmp_less_equal(std::count(inputs.begin(), inputs.end(), weight), own));
            });
@@ -223,15 +226,14 @@ class Placer {
 
   bool finds_kept_weights() {
     const auto before = beside_kept_.size();
-    for (const auto n : placement_.nodes) {
+    for (const auto n : nodes_) {
       const auto& node = model_.graph.nodes[n];
       const auto inputs = weight_inputs(node);
       if (std::any_of(inputs.begin(), inputs.end(), [&](std::size_t i) { return is_kept(node.inputs()[i]); }))
         beside_kept_.insert(n);
     }
     if (beside_kept_.size() == before) {
-      std::vector<bool> placed(model_.graph.nodes.size());
-      for (const auto n : placement_.nodes) placed[n] = true;
+      const auto& placed = placement_.weights.selected;
       for (const auto n : enlarging_nodes(model_, index_, config_.weight_type, transposed_, placed))
         beside_kept_.insert(n);
     }
@@ -316,6 +318,7 @@ class Placer {
   bool names_none_;                 // the user does
   std::set<std::string> storable_;  // see DynamicPlacement::stored
   DynamicPlacement placement_;
+  std::vector<std::size_t> nodes_;            // on integers, ascending
   std::map<std::string, std::size_t> known_;  // weight -> mark
   std::set<std::size_t> beside_kept_;         // nodes whose weight stays in float
   LeftInFloat left_;

@@ -36,8 +36,9 @@ std::string reason_against_exchange(const onnx::Node& node, std::string_view to)
 // of that run. Which nodes take part is decided from the graph.
 
 struct DynamicPlacement {
-  std::vector<std::size_t> nodes;  // MatMul, Gemm, Conv, LSTM and Gather nodes that read integers, ascending
-  Placement weights;               // marks of what they read, constants only
+  /// Selected are the MatMul, Gemm, Conv, LSTM and Gather nodes that read integers; marks are of their weights alone.
+  Placement weights;
+  std::size_t count = 0;  // of these nodes
   /// By Node::id(): convolutions and recurrent layers that compute in float, since they would be slower or have no form
   /// on integers, with weights for store_weights() (emit/dynamic.h). None where the user names what is
   /// quantized.

@@ -103,8 +103,7 @@ const graph::ValueTypes& Evaluator::static_types(const Draft& draft) {
 }
 
 double Evaluator::score(const Draft& draft, const quantization::Assignment& assignment) {
-  return score(draft,
-               quantization::emit_qdq(draft.prepared.model, assignment, options().config, draft.prepared.types).model);
+  return score(draft, quantization::emit_qdq(draft.prepared, assignment).model);
 }
 
 double Evaluator::score(const Draft& draft, onnx::Model quantized) {

@@ -50,8 +50,8 @@ class Fallback : public Remedy {
     index_.emplace(model);
     // Where float is no way out, what errs may be any operator, as a logarithm of small values.
     const bool all = config::target(evaluator.options().config).all_operators;
-    auto workload = workload_of(model, *index_, evaluator.static_types(draft), draft.assignment.placement,
-                                draft.prepared.unseen, all);
+    auto workload =
+        workload_of(draft.prepared, *index_, evaluator.static_types(draft), draft.assignment.placement, all);
     if (accuracy().fallback == AccuracyFallback::float32) count_costs(workload);
     if (accuracy().target) {
       if (!reach(choose(workload, kNone), [this](const auto& choices) { return is_reached(choices); }))
@@ -451,15 +451,15 @@ constexpr double kTable = 1;  // the cost of a table, as a share of the multipli
 
 }  // namespace
 
-Workload workload_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-                     const quantization::Placement& placement, const std::set<std::string>& unseen,
-                     bool all_operators) {
+Workload workload_of(const run::Prepared& prepared, const graph::Index& index, const graph::ValueTypes& types,
+                     const quantization::Placement& placement, bool all_operators) {
+  const auto& model = prepared.model;
   Workload workload;
   std::size_t with_work = 0;
   double all = 0, others = 0;
   const auto& nodes = model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (unseen.contains(nodes[n].id())) continue;
+    if (prepared.is_unseen(nodes[n].id())) continue;
     const auto work = graph::work_of(model, index, types, nodes[n]);
     const double macs = work ? static_cast<double>(work->macs) : 0;
     all += macs;
@@ -489,7 +489,7 @@ double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, 
                       const QuantConfig& config) {
   const auto& model = prepared.model;
   const auto macs_at = [&](const onnx::Node& node) {
-    const auto work = prepared.unseen.contains(node.id()) ? std::nullopt : graph::work_of(model, index, types, node);
+    const auto work = prepared.is_unseen(node.id()) ? std::nullopt : graph::work_of(model, index, types, node);
     return work ? static_cast<double>(work->macs) : 0;
   };
   double all = 0, recurrent = 0;

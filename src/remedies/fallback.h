@@ -69,11 +69,9 @@ struct Workload {
   bool is_known = true;  // false: the sizes of some products depend on values, and these count as none
 };
 
-/// `types` have the shapes of the samples, where these are known. Nodes that are `unseen` (Prepared::unseen) do not
-/// count.
-Workload workload_of(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types,
-                     const quantization::Placement& placement, const std::set<std::string>& unseen = {},
-                     bool all_operators = false);
+/// `types` have the shapes of the samples, where these are known. Nodes that no sample came to do not count.
+Workload workload_of(const run::Prepared& prepared, const graph::Index& index, const graph::ValueTypes& types,
+                     const quantization::Placement& placement, bool all_operators = false);
 
 /// Share of the multiplications that LSTM layers with integer weights make.
 double recurrent_macs(const run::Prepared& prepared, const graph::Index& index, const graph::ValueTypes& types,

@@ -119,10 +119,9 @@ void record_accuracy(Draft& draft, Evaluator& evaluator) {
   else if (worst_of(errors_of(judged)) > 0)
     result.weights_share = evaluator.weights_share(draft);
   const auto& types = evaluator.static_types(draft);
-  const auto& unseen = draft.prepared.unseen;
   const bool all = config::target(evaluator.options().config).all_operators;
   const auto workload =
-      workload_of(model, index, types, run::place_qdq_pairs(draft.prepared, evaluator.options().config), unseen, all);
+      workload_of(draft.prepared, index, types, run::place_qdq_pairs(draft.prepared, evaluator.options().config), all);
   result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, evaluator.options().config);
   for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
   if (!workload.is_known) result.integer_macs.reset();
@@ -211,7 +210,7 @@ void improve(Draft& draft, Evaluator& evaluator) {
 
 void leave_in_float(Draft& draft, Evaluator& evaluator, const std::vector<std::string>& nodes) {
   const auto& options = evaluator.options();
-  draft.prepared.inexact.insert(nodes.begin(), nodes.end());
+  for (const auto& id : nodes) draft.prepared.leave_in_float(id, run::InFloat::inexact);
   draft.assign(run::place_qdq_pairs(draft.prepared, options.config, {options.accuracy.fallback, draft.fallbacks}),
                options.config);
   evaluator.set_judged(std::nullopt);

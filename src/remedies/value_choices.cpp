@@ -183,8 +183,8 @@ class Recurrent : public Remedy {
 
   void keep(Draft& draft, Evaluator&) override {
     for (const auto& [error, id] : errors_) {
-      draft.prepared.inexact.insert(id);
-      const bool is_stored = draft.prepared.stored.contains(id);
+      draft.prepared.leave_in_float(id, run::InFloat::inexact);
+      const bool is_stored = draft.prepared.choice(id).stored;
       draft.notes.push_back(fmt::format("{} '{}' {}, it alone leaves the results {:.1f} dB from the float model's",
                                         is_stored ? "layer" : "LSTM", id,
                                         is_stored ? "keeps its weights: with weights of 8 bits"
@@ -199,7 +199,7 @@ class Recurrent : public Remedy {
                          const std::string& layer) {
     auto alone = draft.prepared;
     for (const auto& id : layers) {
-      if (id != layer) alone.inexact.insert(id);
+      if (id != layer) alone.leave_in_float(id, run::InFloat::inexact);
     }
     const auto& options = evaluator.options();
     auto model = alone.model;
@@ -392,7 +392,7 @@ class StoredProducts : public Remedy {
   }
 
   void keep(Draft& draft, Evaluator&) override {
-    draft.prepared.stored_products = std::move(products_);
+    for (const auto& id : products_) draft.prepared.nodes[id].stored = true;
     draft.result.sqnr_db = std::min(draft.result.sqnr_db, sqnr_db_);
     draft.result.cosine = std::min(draft.result.cosine, cosine_);
   }
@@ -400,7 +400,7 @@ class StoredProducts : public Remedy {
  private:
   bool is_near_enough(const Draft& draft, Evaluator& evaluator) {
     auto stored = draft;
-    stored.prepared.stored_products = products_;
+    for (const auto& id : products_) stored.prepared.nodes[id].stored = true;
     const auto& accuracy = evaluator.options().accuracy;
     if (accuracy.target && evaluator.score(stored, stored.emitted->model) < *accuracy.target) return false;
     run::finish_integers(stored.prepared, evaluator.options(), stored.emitted->model);

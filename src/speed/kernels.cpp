@@ -118,7 +118,7 @@ onnx::Model in_integers(const onnx::Model& part, const graph::ValueTypes& types,
   for (const auto& [value, range] : placement.fixed_ranges) proposals.ranges[value] = {range, {}};
   proposals.constants = quantization::scan_weights(part, placement, true);
   const auto assignment = quantization::assign(part, std::move(placement), proposals, config);
-  return quantization::emit_qdq(part, assignment, config).model;
+  return quantization::emit_qdq({part}, assignment).model;
 }
 
 std::vector<data::Array> synthetic(const TimedModel& subject, const onnx::Model& part) {

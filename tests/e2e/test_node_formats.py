@@ -126,3 +126,27 @@ def test_what_cannot_be_is_refused(net: Path, tmp_path: Path, formats: str, said
 def test_what_says_the_format_of_all_does_not_go_with_it(net: Path, tmp_path: Path, option: list[str]) -> None:
     result = mixed(net, tmp_path / "out.onnx", "first=q4", *option)
     assert (result.returncode, "--node-formats" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_recurrent_layer_has_weights_of_8_bits_beside_a_product_on_integers(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    shapes = {"w": (1, 256, 64), "r": (1, 256, 64), "m": (64, 64)}
+    constants = [numpy_helper.from_array((0.2 * random.standard_normal(d)).astype(np.float32), n) for n, d in shapes.items()]
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["s"], "layer", hidden_size=64),
+        helper.make_node("Squeeze", ["s"], ["q"], "squeeze"),
+        helper.make_node("MatMul", ["q", "m"], ["y"], "head"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 2, 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 2, 64])
+    graph = helper.make_graph(nodes, "net", [x], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx")
+    np.savez(tmp_path / "0.npz", x=random.standard_normal((8, 2, 64)).astype(np.float32))
+    command = ["quantize", tmp_path / "net.onnx", "-o", tmp_path / "out.onnx", "--node-formats", "layer=w8,head=int8"]
+    done = support.detent(*command, "--calibration-data", tmp_path / "0.npz", "--no-bench", "--json")
+    assert done.returncode == 0, done.stderr
+    made = onnx.load(tmp_path / "out.onnx")
+    weights = {t.name for t in made.graph.initializer if t.data_type == TensorProto.INT8 and len(t.dims) > 1}
+    assert len(weights) == 3
+    assert (tmp_path / "out.onnx").stat().st_size < (tmp_path / "net.onnx").stat().st_size / 3
+    assert not any("stays in float" in note for note in json.loads(done.stdout)["notes"])

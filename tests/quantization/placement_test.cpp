@@ -555,7 +555,7 @@ TEST(IntegerChains, WhatAFloatNodeMadeIsReadAsItIsByFloatNodes) {
   Assignment assignment{placement, {}, {}};
   for (const auto& mark : placement.marks)
     assignment.values[mark.value] = {QuantType::uint8, {}, {{1.0F, 128}}, mark.value, {0, 255}, {}};
-  const auto model = emit_qdq(b.model, assignment, {}).model;
+  const auto model = emit_qdq({b.model}, assignment).model;
   for (const auto& node : model.graph.nodes) {
     if (node.op_type() == "Add") {
       EXPECT_EQ(node.inputs()[1], "e");

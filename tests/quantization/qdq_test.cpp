@@ -6,8 +6,12 @@
 #include <cstring>
 #include <set>
 
+#include "base/error.h"
 #include "graph/index.h"
 #include "onnx/tensor.h"
+#include "quantization/emit/blocks.h"
+#include "quantization/emit/dynamic.h"
+#include "quantization/emit/floats.h"
 #include "support.h"
 
 namespace detent::quantization {
@@ -36,7 +40,7 @@ Inserted inserted(const Builder& b, const QuantConfig& options = {}, const calib
   auto proposals = testing::proposals(ranges);
   proposals.constants = scan_weights(b.model, placement, false);
   const auto assignment = assign(b.model, std::move(placement), proposals, options);
-  auto emitted = emit_qdq(b.model, assignment, options);
+  auto emitted = emit_qdq({b.model}, assignment);
   auto notes = assignment.notes;
   notes.insert(notes.end(), emitted.notes.begin(), emitted.notes.end());
   return {std::move(emitted.model), assignment.values, std::move(notes), std::move(emitted.provenance)};
@@ -322,7 +326,7 @@ TEST(Emit, WeightsInBlocks) {
   }
   auto proposals = testing::proposals({{"x", {-1, 3}}, {"y", {-1, 3}}});
   proposals.constants = scan_weights(b.model, placement, false);
-  const auto emitted = emit_qdq(b.model, assign(b.model, placement, proposals, {}), {});
+  const auto emitted = emit_qdq({b.model}, assign(b.model, placement, proposals, {}));
   const auto& weight = emitted.provenance.values.at("w");
   EXPECT_EQ(tensor(emitted.model, weight.scale).dims, (std::vector<std::int64_t>{3, 2}));
   EXPECT_EQ(tensor(emitted.model, weight.zero_point).dims, (std::vector<std::int64_t>{3, 2}));
@@ -395,6 +399,25 @@ TEST(Provenance, FollowsNodesPastBarriersAndKnowsThoseThatWereRemoved) {
   const auto result = inserted(b, {}, {{"y", {0, 5}}});
   EXPECT_FALSE(result.provenance.nodes.at(1).has_value());
   EXPECT_EQ(result.model.graph.nodes.at(*result.provenance.nodes.at(2)).name(), "n_d");
+}
+
+// As docs/extending.md has it, "An output format".
+TEST(Emitters, LeaveAloneWhatTheAssignmentDoesNotName) {
+  using Emitter = Emitted (*)(FloatModel, const Assignment&);
+  constexpr Emitter kAll[] = {emit_qdq, emit_dynamic, emit_blocks, emit_floats, emit_block_floats};
+  constexpr Emitter kOfCache = emit_kv_cache;
+  Builder b;
+  b.input("x").constant("w", {2, 2}).node("MatMul", {"x", "w"}, {"y"}).output("y");
+  Assignment assignment{.block_float = BlockFloat::bfp16};
+  assignment.placement.selected.resize(1);
+  assignment.floats.low.resize(1);
+  for (const auto emit : kAll) {
+    const auto model = emit({b.model, b.types}, assignment).model;
+    ASSERT_EQ(model.graph.nodes.size(), 1U);
+    EXPECT_EQ(model.graph.nodes[0].inputs(), (Names{"x", "w"}));
+    EXPECT_EQ(model.graph.initializers.size(), 1U);
+  }
+  EXPECT_THROW(kOfCache({b.model}, assignment), Error);  // there is none
 }
 
 }  // namespace

@@ -307,7 +307,7 @@ Emitted widened_chain(const std::vector<std::string>& wide, const QuantConfig& o
   proposals.wide = proposals.ranges;
   proposals.constants = scan_weights(b.model, placement, false);
   const auto assignment = assign(b.model, std::move(placement), proposals, options);
-  return emit_qdq(b.model, assignment, options);
+  return emit_qdq({b.model}, assignment);
 }
 
 QuantConfig for_htp() {
@@ -379,7 +379,7 @@ TEST(Widths, AHardSigmoidBetweenBothWorksWith8Bits) {
   for (auto& mark : placement.marks) mark.wide = mark.value == "x";
   auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"y", {0.0F, 1.0F}}});
   proposals.wide = proposals.ranges;
-  const auto emitted = emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options);
+  const auto emitted = emit_qdq({b.model}, assign(b.model, std::move(placement), proposals, options));
   const auto& node = emitted.model.graph.nodes.at(emitted.provenance.nodes[0].value());
   const auto& narrow = maker(emitted.model, node.inputs()[0]);
   EXPECT_EQ(width(emitted.model, narrow), onnx::DataType::uint8);
@@ -398,7 +398,7 @@ TEST(Widths, AConstantBesideA16BitValueHasItsNumbersIn16Bits) {
   auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"c", {-1.0F, 3.0F}}, {"y", {-1.5F, 0.5F}}});
   proposals.wide = proposals.ranges;
   proposals.constants = scan_weights(b.model, placement, false);
-  const auto emitted = emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options);
+  const auto emitted = emit_qdq({b.model}, assign(b.model, std::move(placement), proposals, options));
   const auto& model = emitted.model;
   const auto& product = model.graph.nodes.at(emitted.provenance.nodes[1].value());
   ASSERT_EQ(product.op_type(), "Mul");
@@ -434,7 +434,7 @@ Emitted product_of_activations(const std::vector<std::string>& wide, calibration
   }
   auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"y", second}, {"z", {-2.0F, 2.0F}}});
   proposals.wide = proposals.ranges;
-  return emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options);
+  return emit_qdq({b.model}, assign(b.model, std::move(placement), proposals, options));
 }
 
 TEST(Widths, TheSecondOfTwoActivationsHasASignAndTheZeroPoint0) {
@@ -474,7 +474,7 @@ Emitted normalized_product(std::int64_t rows, bool reshapes, const std::string& 
   auto placement = b.place(options);
   auto proposals = testing::proposals({{"x", {-1.0F, 3.0F}}, {"n", {-2.0F, 2.0F}}, {"y", {-9.0F, 7.0F}}});
   proposals.constants = scan_weights(b.model, placement, false);
-  return emit_qdq(b.model, assign(b.model, std::move(placement), proposals, options), options, b.types);
+  return emit_qdq({b.model, b.types}, assign(b.model, std::move(placement), proposals, options));
 }
 
 TEST(Widths, ALayerNormalizationBetween8BitsWorksWith16OnTheHtp) {
@@ -525,7 +525,7 @@ TEST(Widths, AMulReadsATanhOf16BitsWithASignOnTheHtp) {
     });
     const calibration::Range unit{-1.0F, 1.0F};
     auto proposals = testing::proposals({{"x", {-2.0F, 2.0F}}, {"t", unit}, {"s", unit}, {"m", unit}, {"y", unit}});
-    const auto emitted = emit_qdq(b.model, assign(b.model, b.place(options), proposals, options), options);
+    const auto emitted = emit_qdq({b.model}, assign(b.model, b.place(options), proposals, options));
     const auto& model = emitted.model;
     const auto& product = model.graph.nodes.at(emitted.provenance.nodes[2].value());
     ASSERT_EQ(product.op_type(), "Mul");

@@ -485,13 +485,14 @@ TEST(Assign, SharesAlongChainsInAnyOrder) {
   std::reverse(placement.marks.begin(), placement.marks.end());
   auto proposals = testing::proposals({{"x", {0, 1}}, {"c", {-1, 3}}});
   proposals.constants = scan_weights(b.model, placement, false);
-  const auto [_, params, notes] = assign(b.model, placement, proposals, {});
+  const auto assignment = assign(b.model, placement, proposals, {});
+  const auto& params = assignment.values;
   for (const char* value : {"r", "t"}) {
     EXPECT_EQ(params.at(value).source, "c");
     EXPECT_EQ(params.at(value).slices.at(0).scale, params.at("c").slices.at(0).scale);
   }
   EXPECT_EQ(params.at("c").slices[0].zero_point, 64);  // 4 / 255 a step: 1 is 63.75 steps from the bottom
-  EXPECT_TRUE(notes.empty());
+  EXPECT_TRUE(assignment.notes.empty());
 }
 
 TEST(Assign, NotesValuesThatWereNeverSeenAndThoseThatShareWithThem) {

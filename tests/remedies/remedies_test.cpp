@@ -208,7 +208,7 @@ TEST(Errors, OfOnePointAreNotHiddenByAnother) {
 TEST(Workload, CountsProductsByTheirMultiplications) {
   Bench bench(small_then_large(), kShape, {{"a", {-1, 1}}, {"c", {-1, 1}}});
   const graph::Index index(bench.draft.prepared.model);
-  const auto workload = workload_of(bench.draft.prepared.model, index, bench.evaluator->static_types(bench.draft),
+  const auto workload = workload_of(bench.draft.prepared, index, bench.evaluator->static_types(bench.draft),
                                     bench.draft.assignment.placement);
   ASSERT_EQ(workload.products.size(), 2U);
   EXPECT_NEAR(workload.products[0].macs, 1.0 / 41, 1e-12);

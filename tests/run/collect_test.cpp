@@ -222,6 +222,17 @@ std::vector<float> all_of(data::SampleSource& source, std::size_t skipped = 0) {
   return values;
 }
 
+TEST(NodeChoices, AReasonThatHoldsInAnyCaseStays) {
+  Prepared prepared;
+  prepared.leave_in_float("n", InFloat::faster);
+  EXPECT_FALSE(prepared.keeps_in_float("n"));
+  prepared.leave_in_float("n", InFloat::inexact);
+  EXPECT_TRUE(prepared.keeps_in_float("n"));
+  prepared.leave_in_float("n", InFloat::faster);
+  EXPECT_EQ(prepared.choice("n").in_float, InFloat::inexact);
+  EXPECT_FALSE(prepared.choice("other").in_float);
+}
+
 TEST(ContentOrderedSamples, SkipsAndReadsAgainWithoutTheInnerSource) {
   Numbers numbers(20);
   ContentOrderedSamples source(numbers, {});
@@ -382,7 +393,7 @@ class Passes {
     QuantizeResult result;
     time("record", [&] { record_assignment(model, assignment, result); });
     std::optional<quantization::Emitted> emitted;
-    time("emit", [&] { emitted = quantization::emit_qdq(model, assignment, {}); });
+    time("emit", [&] { emitted = quantization::emit_qdq({model}, assignment); });
     time("barriers", [&] { quantization::add_barriers(*emitted); });
     time(kLinear, [&] { const graph::Index of_result(emitted->model); });
     return std::move(seconds_);

@@ -209,9 +209,8 @@ void BlockWork::choose_rotation() {
     draft_.find_common_scales();
     const auto scope = run_.profiler.scope(run::kComparisonStage);
     const double error = run::measured_by_first(options_.resources, options_.stop, [&] {
-      auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
       const auto file = directory / "candidate.onnx";
-      return std::pow(10, -fidelity_of(std::move(emitted), file, options_, *run_.runtime, judging).sqnr_db / 10);
+      return std::pow(10, -fidelity_of(emitted(), file, options_, *run_.runtime, judging).sqnr_db / 10);
     });
     return std::pair(std::move(unsolved), error);
   };
@@ -226,8 +225,7 @@ void BlockWork::choose_rotation() {
 double BlockWork::measure(data::SampleSource& samples) {
   const auto scope = run_.profiler.scope(run::kComparisonStage);
   return run::measured_by_first(options_.resources, options_.stop, [&] {
-    auto emitted = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only);
-    return target_.measure(std::move(emitted), run_.work->path() / "candidate.onnx", *run_.runtime, samples);
+    return target_.measure(emitted(), run_.work->path() / "candidate.onnx", *run_.runtime, samples);
   });
 }
 
@@ -324,8 +322,10 @@ solve::GramMemory BlockWork::memory_for_gram_sums(std::uint64_t budget) const {
   return memory;
 }
 
-std::vector<quantization::BlockStream> BlockWork::streams() const {
-  return draft_.streams(options_.weights_only.method, thread_count(options_.threads), options_.stop);
+onnx::Model BlockWork::emitted(quantization::BlocksWritten written) const {
+  auto assignment = draft_.assignment(options_.weights_only, thread_count(options_.threads), options_.stop);
+  assignment.blocks.written = std::move(written);
+  return quantization::emit_blocks({draft_.model}, assignment).model;
 }
 
 void BlockWork::share_out() {
@@ -351,7 +351,7 @@ void BlockWork::emit() {
     const auto mebibytes = [](std::uint64_t bytes) { return (bytes + (1U << 20U) - 1) >> 20U; };
     if (options_.progress) options_.progress("weights (MiB)", mebibytes(done), mebibytes(all));
   };
-  run_.model = quantization::emit_blocks(draft_.model, draft_.placement, streams(), options_.weights_only, written);
+  run_.model = emitted(written);
   if (cache_) cache_->apply(run_.model, run_.result);
 }
 
@@ -385,7 +385,7 @@ std::uint64_t observe_cache(const onnx::Model& running, const graph::ValueTypes&
   quantization::Placement placement;
   for (const auto& value : cache.values()) placement.marks.emplace_back().value = value;
   const planning::Circumstances circumstances{cache.values().size(), false, thread_count(context.threads), 1, 0};
-  const run::Prepared prepared{running, types, {}};
+  const run::Prepared prepared{{running, types}};
   const auto sweep = run::set_up_sweep(context, prepared, placement, source, circumstances);
   return solve::sweep_values(running, types, context.runtime, source, sweep.cuts,
                              {.threads = context.threads,

@@ -78,7 +78,7 @@ class BlockWork {
   quantization::BlockPlacement placement_as_run() const;
   std::uint64_t usual_memory(std::uint64_t budget) const;
   solve::GramMemory memory_for_gram_sums(std::uint64_t budget) const;
-  std::vector<quantization::BlockStream> streams() const;
+  onnx::Model emitted(quantization::BlocksWritten written = {}) const;
 
   Run& run_;
   const QuantizeOptions& options_;

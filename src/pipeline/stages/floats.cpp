@@ -54,7 +54,7 @@ quantization::Placement observed(const run::Prepared& prepared) {
   for (auto& value : quantization::float_values(prepared.model, prepared.types)) {
     const int maker = index.producer(value);
     const auto& nodes = prepared.model.graph.nodes;
-    if (maker != graph::kNone && prepared.unseen.contains(nodes[static_cast<std::size_t>(maker)].id())) continue;
+    if (maker != graph::kNone && prepared.is_unseen(nodes[static_cast<std::size_t>(maker)].id())) continue;
     placement.marks.emplace_back().value = std::move(value);
   }
   return placement;
@@ -138,15 +138,15 @@ void convert_to_16_bits(Run& run) {
   if (!work.statistics)
     run.result.notes.emplace_back(
         "there are no samples: weights and operators decided what becomes 16-bit, and no value was looked at");
-  const auto placed = quantization::place_floats(model, run.prepared.types, work.facts);
+  quantization::Assignment assignment;
+  const auto& placed = assignment.floats = quantization::place_floats(model, run.prepared.types, work.facts);
   run.note(placed.notes);
   FloatConversion floats;
   for (const bool low : placed.low) floats.nodes += low ? 1 : 0;
   floats.nodes_kept = placed.kept;
   const auto casts = cast_nodes(model);
   const auto bytes = float_bytes(model);
-  run.model = quantization::emit_floats(std::move(model), run.prepared.types, placed, work.config.float_type,
-                                        work.config.keep_io_types);
+  run.model = quantization::emit_floats({std::move(model), run.prepared.types}, assignment).model;
   store_transposed_once(run.prepared, work.config.float_type, run.model);
   floats.casts = cast_nodes(run.model) - std::min(casts, cast_nodes(run.model));
   const auto left = float_bytes(run.model);
@@ -195,8 +195,7 @@ void select_floats(Run& run) {
   const auto& nodes = run.prepared.model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     const auto& name = nodes[n].id();
-    if (run.recipe.in_float32.contains(name) || run.shared.in_float32.contains(name) ||
-        run.prepared.unseen.contains(name))
+    if (run.recipe.in_float32.contains(name) || run.shared.in_float32.contains(name) || run.prepared.is_unseen(name))
       facts.allowed[n] = false;
   }
 }

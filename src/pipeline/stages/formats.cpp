@@ -50,7 +50,9 @@ namespace detent::pipeline {
 void emit_block_floats(Run& run) {
   const auto& config = run.options.config;
   auto& prepared = run.prepared;
-  auto placement = run::place_qdq_pairs(prepared, config);
+  quantization::Assignment assignment{.placement = run::place_qdq_pairs(prepared, config),
+                                      .block_float = config.block_float};
+  auto& placement = assignment.placement;
   // What keeps weights from being numbers at all is told before any work.
   quantization::scan_weights(prepared.model, placement, run.options.allow_nonfinite);
   run.note(placement.notes);
@@ -58,13 +60,14 @@ void emit_block_floats(Run& run) {
   run.result.nodes_quantized = counts.quantized;
   run.result.nodes_in_float = counts.in_float;
   run.note(counts.notes);
-  auto made = quantization::emit_block_floats(std::move(prepared.model), prepared.types, placement, config.block_float);
-  run.model = std::move(made.model);
+  const auto before = prepared.model.graph.nodes.size();
+  run.model = quantization::emit_block_floats({std::move(prepared.model), prepared.types}, assignment).model;
+  const auto operators = run.model.graph.nodes.size() - before;
   graph::deduplicate_constants(run.model, prepared.shapes_stored_once, true);
   run.result.notes.push_back(
       fmt::format("{} that round{} to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
                   "Quark's operator library alone",
-                  count_with_noun(made.operators, "operator"), made.operators == 1 ? "s" : "",
+                  count_with_noun(operators, "operator"), operators == 1 ? "s" : "",
                   config::word_of(config::enum_names<BlockFloat>(), static_cast<int>(config.block_float))));
 }
 
@@ -81,37 +84,26 @@ void mark_shared_weight_shapes(run::Prepared& prepared, const quantization::Plac
   }
 }
 
-}  // namespace
-
-namespace {
-
 onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::Prepared& prepared,
                          QuantizeResult& told) {
-  const auto note = [&](const auto& notes) { told.notes.insert(told.notes.end(), notes.begin(), notes.end()); };
-  auto& model = prepared.model;
-  const bool by_rows = quantization::scales_rows(model);
-  auto placement = quantization::place_dynamic(model, config, prepared.transposed);
-  note(placement.notes);
-  quantization::Proposals proposals;
-  proposals.constants = quantization::scan_weights(model, placement.weights, allow_nonfinite);
-  note(placement.weights.notes);
-  const auto assignment = quantization::assign(model, placement.weights, proposals, config);
-  note(assignment.notes);
+  auto [made, placement, notes] =
+      quantization::make_dynamic(prepared.model, config, allow_nonfinite, prepared.transposed);
+  for (const auto* each : {&placement.notes, &placement.weights.notes, &notes})
+    told.notes.insert(told.notes.end(), each->begin(), each->end());
   mark_shared_weight_shapes(prepared, placement.weights);
-  auto made = quantization::emit_dynamic(std::move(model), placement, assignment.values);
-  note(run::store_weights(placement.stored, made));
-  told.nodes_quantized = placement.nodes.size() + placement.stored.size();
+  for (auto& text : run::store_weights(placement.stored, made)) told.notes.push_back(std::move(text));
+  told.nodes_quantized = placement.count + placement.stored.size();
   told.nodes_in_float = placement.in_float;
   graph::deduplicate_constants(made, prepared.shapes_stored_once, true);
   graph::recompute_constants_at_load(made, prepared.folded);
-  if (by_rows) {
+  if (quantization::scales_rows(prepared.model)) {
     told.notes.emplace_back("what a product reads has a scale for each row, that is, for each token");
-    return made;
+    return std::move(made);
   }
   told.notes.emplace_back(
       "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
       "--weights-only with 8 bits does not depend on the batch");
-  return made;
+  return std::move(made);
 }
 
 using Inputs = std::vector<data::Array>;
@@ -141,11 +133,11 @@ std::vector<graph::ChannelScaling> smoothable(const run::Prepared& prepared, con
   const auto& model = prepared.model;
   const graph::Index index(model);
   quantization::Placement placement;
-  placement.selected.resize(model.graph.nodes.size());
+  placement.selected = quantization::place_dynamic(model, config, prepared.transposed).weights.selected;
   std::set<std::string> values;
-  for (const auto n : quantization::place_dynamic(model, config, prepared.transposed).nodes) {
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
-    placement.selected[n] = graph::is_matrix_product(node);
+    placement.selected[n] = placement.selected[n] && graph::is_matrix_product(node);
     if (placement.selected[n] && values.insert(node.inputs()[0]).second)
       placement.marks.push_back(
           {.value = node.inputs()[0], .granularity = {}, .shares = {}, .float_readers_unrounded = true});
@@ -496,7 +488,7 @@ class Mixture {
   onnx::Model with_pairs(onnx::Model model) {
     const auto& draft = run_.integers->draft;
     auto prepared = draft.prepared;
-    prepared.stored_products = steps_.stored;
+    for (const auto& id : steps_.stored) prepared.nodes[id].stored = true;
     if (!steps_.blocks.empty() || !steps_.dynamic.empty()) {
       prepared.model = std::move(model);
       prepared.types = exec::infer_value_types(*run_.runtime, prepared.model);
@@ -509,7 +501,7 @@ class Mixture {
     proposals.constants = quantization::scan_weights(prepared.model, placement, options_.allow_nonfinite);
     const auto assignment = quantization::assign(prepared.model, std::move(placement), proposals, options.config);
     run::record_assignment(prepared.model, assignment, told_);
-    auto emitted = quantization::emit_qdq(prepared.model, assignment, options.config, prepared.types);
+    auto emitted = quantization::emit_qdq(prepared, assignment);
     note(emitted.notes);
     const bool tuned = take_tuned(*draft.emitted, emitted);
     run::write_applied({!draft.result.equalized.empty(), tuned}, emitted.model);
@@ -554,8 +546,7 @@ void tune_mixed_weights(Run& run) {
   auto& draft = work.draft;
   quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.ranges);
   quantization::copy_shared_ranges(draft.assignment.placement, draft.proposals.wide);
-  draft.emitted =
-      quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
+  draft.emitted = quantization::emit_qdq(draft.prepared, draft.assignment);
   if (!work.measured || !work.tunes_if_needed || !config::may_tune(run.options)) return;
   draft.is_cut = true;
   remedies::improve_emitted(draft, *work.evaluator);

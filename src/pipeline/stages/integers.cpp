@@ -130,12 +130,12 @@ void try_recurrent(Run& run) {
     return;
   for (const auto n : quantization::recurrent_layers(prepared.model, options.config)) {
     const auto& id = prepared.model.graph.nodes[n].id();
-    if (!prepared.in_float.contains(id)) prepared.tried.insert(id);
+    if (!prepared.choice(id).in_float) prepared.nodes[id].on_integers = true;
   }
   if (options.optimize_for == OptimizeFor::accuracy) return;
   for (const auto n : quantization::layers_to_store(prepared.model, options.config)) {
     const auto& id = prepared.model.graph.nodes[n].id();
-    if (!prepared.tried.contains(id)) prepared.stored.insert(id);
+    if (!prepared.choice(id).on_integers) prepared.nodes[id].stored = true;
   }
 }
 
@@ -177,8 +177,7 @@ void emit(Run& run) {
   run.note(run::notes_for_this_machine(run.options.config));
   run.note(draft.assignment.notes);
   run::record_assignment(draft.prepared.model, draft.assignment, run.result);
-  draft.emitted =
-      quantization::emit_qdq(draft.prepared.model, draft.assignment, run.options.config, draft.prepared.types);
+  draft.emitted = quantization::emit_qdq(draft.prepared, draft.assignment);
   run.note(draft.emitted->notes);
 }
 
@@ -319,13 +318,13 @@ void emit_integers(Run& run) {
   if (work.measured && work.stores_if_harmless) remedies::improve_written(work.draft, *work.evaluator);
   tell_accuracy(run);
   auto& draft = work.draft;
-  if (draft.prepared.stored_products.empty()) take_back(run::kWeightsOf8Bits, run.result.notes);
+  const auto products = run::stored_products(draft.prepared).size();
+  if (products == 0) take_back(run::kWeightsOf8Bits, run.result.notes);
   // Operators on integers are counted as they are.
   const bool counts_first = run.options.config.quant_format == QuantFormat::qdq;
   if (!run.recipe.lowers_rest && counts_first) count_integers(run, draft.emitted->model);
   const bool equalized = run.result.accuracy && !run.result.accuracy->equalized.empty();
   run::write_applied({equalized, !run.result.layers.empty()}, draft.emitted->model);
-  const auto products = draft.prepared.stored_products.size();
   run.note(run::finish_integers(draft.prepared, run.options, draft.emitted->model));
   if (!run.recipe.lowers_rest && !counts_first) count_integers(run, draft.emitted->model);
   const auto on_integers = recurrent_layers(run);
@@ -433,7 +432,8 @@ void leave_all_in_float(Run& run) {
   run.result = work.improved->result;
   run.result.notes.resize(work.improved->notes_before);
   work.draft = work.improved->draft;
-  for (const auto& node : work.draft.prepared.model.graph.nodes) work.draft.prepared.in_float.insert(node.id());
+  auto& prepared = work.draft.prepared;
+  for (const auto& node : prepared.model.graph.nodes) prepared.leave_in_float(node.id(), run::InFloat::faster);
   remedies::leave_in_float(work.draft, *work.evaluator, {});
   emit_integers(run);
 }

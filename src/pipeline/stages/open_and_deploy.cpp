@@ -239,14 +239,14 @@ void compare_on_more(Run& run) {
 }
 
 void compare_result(Run& run) {
-  const bool converts = (run.recipe.result & (kFloats | config::kBlockFloats)) != 0 || run.recipe.lowers_rest;
+  const bool converts = (run.recipe.result & kWithoutIntegers) != 0 || run.recipe.lowers_rest;
   if (!converts) {
     if (run.runs_here) run.report.comparison = compare_models(run.options, run.work->path(), run.profiler, run.result);
   } else if (makes_floats(run) && !must_be_of_use(run.options) && (!run.floats || run.floats->has_samples)) {
     compare(run, run.options.output);
   }
-  const bool needs_no_samples = (run.recipe.result & (config::kDynamic | config::kBlockFloats)) != 0;
-  if (needs_no_samples && run.result.accuracy) run.result.samples = run.result.accuracy->samples;
+  if ((run.recipe.result & config::kSampled) == 0 && run.result.accuracy)
+    run.result.samples = run.result.accuracy->samples;
 }
 
 void tell_of_lowered(Run& run) {

@@ -62,6 +62,18 @@ class BlockStream {
   std::size_t threads_;
 };
 
+/// Told of each weight when its integers have been written: its position, and its errors.
+using BlocksWritten = std::function<void(std::size_t weight, const BlockErrors& errors)>;
+
+/// The weights of a model that are stored in blocks, in the order of their first readers.
+struct BlockAssignment {
+  std::vector<BlockStream> weights = {};
+  std::vector<std::size_t> transposes = {};  // nodes that nothing reads any more, as of BlockPlacement
+  WeightForm form = WeightForm::matmul_nbits;
+  int accuracy_level = 0;  // as of WeightsOnlyConfig
+  BlocksWritten written = {};
+};
+
 /// The solution with the scales of each column multiplied by its factor; as it is where there are no factors.
 BlockSolver scaled(BlockSolver solve, const std::vector<float>& factors);
 

@@ -20,74 +20,6 @@
 
 namespace detent::quantization {
 
-// The initializers of weights in blocks, in the layouts that MatMulNBits, GatherBlockQuantized and DequantizeLinear
-// read.
-
-/// Names of the initializers of a weight.
-struct BlockNames {
-  std::string integers, scales, zero_points;  // the last empty where there are none
-};
-
-/// Makes initializers whose bytes are found when they are written: the integers of a weight while they go to the file,
-/// its scales and zero points, which follow them there, in the same pass. Names are those of the weight with what they
-/// are. Scales have the type of the weight.
-class BlockTensors {
- public:
-  /// `index` gives new names; `written` is told when the integers of weight t have been written.
-  BlockTensors(graph::Index& index, std::vector<BlockStream> streams,
-               std::function<void(std::size_t t, const BlockErrors& errors)> written);
-
-  /// Of MatMulNBits: integers uint8 [columns, blocks, bytes of a block], scales [columns, blocks], zero points uint8
-  /// [columns, bytes], those of a column from a byte of their own on. `again`: table() is made of the weight as well.
-  BlockNames product(std::size_t t, const std::string& weight, bool again);
-  /// Of QMoE, for a weight [experts, outputs, rows]: the same bytes, the first axis of each tensor divided in two.
-  BlockNames experts(std::size_t t, const std::string& weight, std::int64_t experts);
-  /// Of GatherBlockQuantized and of a DequantizeLinear along the last axis: a table [columns, whole_rows], scales and
-  /// zero points [columns, blocks], or [columns] for blocks of whole columns. `type` is that of integers and zero
-  /// points.
-  BlockNames table(std::size_t t, const std::string& weight, onnx::DataType type);
-  /// Of a DequantizeLinear along the first axis: [rows, columns], scales and zero points [blocks, columns] or
-  /// [columns]. Further ones of a weight have names of their own and share its data.
-  BlockNames matrix(std::size_t t, const std::string& weight);
-  /// In the weight's own shape, scales and zero points in `scale_dims`.
-  BlockNames shaped(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& dims,
-                    const std::vector<std::int64_t>& scale_dims);
-
-  void add(const std::string& name, onnx::DataType type, std::vector<std::int64_t> dims, onnx::TensorData data);
-  /// All initializers so far, in the order that they have to be written in.
-  std::vector<onnx::Tensor> take() { return std::move(tensors_); }
-
- private:
-  class Found;
-  struct MatrixData {
-    onnx::TensorData integers, scales, zero_points;
-  };
-
-  BlockNames product_as(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& outputs,
-                        const std::vector<std::int64_t>& integers, bool again);
-  BlockNames names_of(const std::string& weight, const BlockFormat& format);
-  MatrixData matrix_data(std::size_t t) const;
-  BlockNames shaped_as(std::size_t t, const std::string& weight, onnx::DataType type,
-                       const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& scale_dims);
-  void add_integers(const std::string& name, onnx::DataType type, std::vector<std::int64_t> dims, std::size_t t);
-  void add_scales(const std::string& name, std::vector<std::int64_t> dims, std::size_t t, bool again);
-  void add_zero_points(const std::string& name, onnx::DataType type, std::vector<std::int64_t> dims, std::size_t t,
-                       bool again);
-  void add_packed_zero_points(const std::string& name, onnx::DataType type, std::vector<std::int64_t> dims,
-                              std::size_t t);
-
-  graph::Index& index_;
-  std::vector<std::shared_ptr<Found>> found_;
-  std::unordered_map<std::size_t, MatrixData> matrices_;
-  std::vector<onnx::Tensor> tensors_;
-};
-
-/// The type of integers or floats that a DequantizeLinear of the format reads; integers without zero points have a
-/// sign.
-onnx::DataType element_type(const BlockFormat& format);
-/// The type of its scales.
-onnx::DataType scale_type(const BlockTensor& tensor);
-
 namespace {
 
 using onnx::Attribute;
@@ -99,21 +31,318 @@ using onnx::TensorData;
 constexpr const char* kMicrosoftDomain = "com.microsoft";
 constexpr std::int64_t kOpsetOfAxes = 13;  // of a DequantizeLinear with a scale for each index of an axis
 
+DataType element_type(const BlockFormat& format) {
+  if (format.floats) return data_type(*format.floats);
+  const bool sign = format.symmetric;
+  if (format.bits == 2) return sign ? DataType::int2 : DataType::uint2;
+  if (format.bits == 4) return sign ? DataType::int4 : DataType::uint4;
+  return sign ? DataType::int8 : DataType::uint8;
+}
+
+DataType scale_type(const BlockTensor& tensor) {
+  switch (tensor.format.scales) {
+    case ScaleType::float8e8m0: return DataType::float8e8m0;
+    case ScaleType::float8e4m3fn: return DataType::float8e4m3fn;
+    case ScaleType::as_weight: return tensor.type;
+  }
+  return tensor.type;
+}
+
+// Scales of one byte.
+std::vector<std::byte> codes_of(std::span<const float> scales, const BlockFormat& format) {
+  std::vector<std::byte> codes;
+  codes.reserve(scales.size());
+  for (const float scale : scales) codes.push_back(std::byte{scale_code(scale, format)});
+  return codes;
+}
+
+std::vector<std::byte> bytes_of(std::span<const float> values, const BlockTensor& tensor) {
+  if (tensor.format.scales != ScaleType::as_weight) return codes_of(values, tensor.format);
+  const auto type = tensor.type;
+  if (type == DataType::float32) {
+    const auto bytes = std::as_bytes(values);
+    return {bytes.begin(), bytes.end()};
+  }
+  std::vector<std::uint16_t> low(values.size());
+  std::transform(values.begin(), values.end(), low.begin(),
+                 type == DataType::float16 ? onnx::to_float16 : onnx::to_bfloat16);
+  const auto bytes = std::as_bytes(std::span<const std::uint16_t>(low));
+  return {bytes.begin(), bytes.end()};
+}
+
+// [columns, blocks] to [blocks, columns].
+template <class T>
+std::vector<T> transposed(const std::vector<T>& values, std::size_t columns, std::size_t blocks) {
+  std::vector<T> out(values.size());
+  for (std::size_t n = 0; n < columns; ++n) {
+    for (std::size_t b = 0; b < blocks; ++b) out[b * columns + n] = values[n * blocks + b];
+  }
+  return out;
+}
+
+std::vector<std::byte> packed(const std::vector<std::uint8_t>& integers, int bits) {
+  std::vector<std::byte> out(packed_bytes(integers.size(), bits));
+  pack(integers, bits, out.data());
+  return out;
+}
+
+// Of packed integers: the highest bit of each changes.
+void subtract_middle(std::vector<std::byte>& packed, int bits) {
+  const auto mask = std::byte{static_cast<unsigned char>(bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA)};
+  for (auto& byte : packed) byte ^= mask;
+}
+
+std::size_t count_of(const std::vector<std::int64_t>& dims) {
+  return static_cast<std::size_t>(*onnx::element_count(dims));
+}
+
+// [columns, blocks], or [columns] where blocks are whole columns.
+std::vector<std::int64_t> scale_dims_of(const BlockTensor& tensor) {
+  if (tensor.format.block == 0) return {tensor.columns};
+  return {tensor.columns, tensor.format.blocks_of(tensor.rows)};
+}
+
+// What is known of a weight once its integers have been found. Scales follow the integers into the file, so they are
+// kept until they are written.
+class FoundBlocks {
+ public:
+  FoundBlocks(BlockStream stream, std::function<void(const BlockErrors&)> written)
+      : stream_(std::move(stream)), written_(std::move(written)) {}
+
+  const BlockTensor& shape() const { return stream_.shape(); }
+
+  // Passes all stripes on and keeps their scales and zero points.
+  void write_integers(const std::function<void(std::int64_t, const BlockWeight&)>& fn) {
+    const auto& format = shape().format;
+    scales_ = make_blocks(0, 0, format);
+    const auto errors = stream_.for_each([&](std::int64_t first, const BlockWeight& stripe) {
+      if (first == 0) scales_.rows = stripe.rows;
+      scales_.columns += stripe.columns;
+      scales_.scales.insert(scales_.scales.end(), stripe.scales.begin(), stripe.scales.end());
+      if (!format.symmetric)
+        scales_.zero_points.insert(scales_.zero_points.end(), stripe.zero_points.begin(), stripe.zero_points.end());
+      fn(first, stripe);
+    });
+    if (written_) written_(errors);
+  }
+
+  // Without integers. Gone after the last reading.
+  BlockWeight take_scales(bool last) {
+    if (scales_.columns == 0) write_integers([](std::int64_t, const BlockWeight&) {});
+    return last ? std::exchange(scales_, {}) : scales_;
+  }
+
+ private:
+  BlockStream stream_;
+  std::function<void(const BlockErrors&)> written_;
+  BlockWeight scales_;
+};
+
+// The initializers of weights in blocks, in the layouts that MatMulNBits, GatherBlockQuantized and DequantizeLinear
+// read.
+
+// Names of the initializers of a weight.
+struct BlockNames {
+  std::string integers, scales, zero_points;  // the last empty where there are none
+};
+
+// Makes initializers whose bytes are found when they are written: the integers of a weight while they go to the file,
+// its scales and zero points, which follow them there, in the same pass. Names are those of the weight with what they
+// are. Scales have the type of the weight.
+class BlockTensors {
+ public:
+  // `index` gives new names; `written` is told when the integers of weight t have been written.
+  BlockTensors(graph::Index& index, const std::vector<BlockStream>& streams, const BlocksWritten& written)
+      : index_(index) {
+    for (std::size_t t = 0; t < streams.size(); ++t) {
+      const auto tell = [written, t](const BlockErrors& errors) {
+        if (written) written(t, errors);
+      };
+      found_.push_back(std::make_shared<FoundBlocks>(streams[t], tell));
+    }
+  }
+
+  // Of MatMulNBits: integers uint8 [columns, blocks, bytes of a block], scales [columns, blocks], zero points uint8
+  // [columns, bytes], those of a column from a byte of their own on. `again`: table() is made of the weight as well.
+  BlockNames product(std::size_t t, const std::string& weight, bool again) {
+    const auto& tensor = found_[t]->shape();
+    const auto& format = tensor.format;
+    const auto bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(format.block), format.bits));
+    return product_as(t, weight, {tensor.columns}, {format.blocks_of(tensor.stored_rows()), bytes}, again);
+  }
+
+  // Of QMoE, for a weight [experts, outputs, rows]: the same bytes, the first axis of each tensor divided in two.
+  BlockNames experts(std::size_t t, const std::string& weight, std::int64_t experts) {
+    const auto& tensor = found_[t]->shape();
+    return product_as(t, weight, {experts, tensor.columns / experts}, {tensor.rows * tensor.format.bits / 8}, false);
+  }
+
+  // Of GatherBlockQuantized and of a DequantizeLinear along the last axis: a table [columns, whole_rows], scales and
+  // zero points [columns, blocks], or [columns] for blocks of whole columns. `type` is that of integers and zero
+  // points.
+  BlockNames table(std::size_t t, const std::string& weight, DataType type) {
+    const auto& tensor = found_[t]->shape();
+    return shaped_as(t, weight, type, {tensor.columns, tensor.whole_rows()}, scale_dims_of(tensor));
+  }
+
+  // In the weight's own shape, scales and zero points in `scale_dims`.
+  BlockNames shaped(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& dims,
+                    const std::vector<std::int64_t>& scale_dims) {
+    return shaped_as(t, weight, element_type(found_[t]->shape().format), dims, scale_dims);
+  }
+
+  // Of a DequantizeLinear along the first axis: [rows, columns], scales and zero points [blocks, columns] or
+  // [columns]. Further ones of a weight have names of their own and share its data.
+  BlockNames matrix(std::size_t t, const std::string& weight) {
+    const auto& tensor = found_[t]->shape();
+    const auto& format = tensor.format;
+    const auto [found, is_new] = matrices_.try_emplace(t);
+    if (is_new) found->second = matrix_data(t);
+    const auto& data = found->second;
+    std::vector<std::int64_t> scale_dims{tensor.columns};
+    if (format.block > 0) scale_dims.insert(scale_dims.begin(), format.blocks_of(tensor.rows));
+    auto names = names_of(weight, format);
+    add(names.integers, element_type(format), {tensor.rows, tensor.columns}, data.integers);
+    add(names.scales, scale_type(tensor), scale_dims, data.scales);
+    if (!names.zero_points.empty()) add(names.zero_points, element_type(format), scale_dims, data.zero_points);
+    return names;
+  }
+
+  void add(const std::string& name, DataType type, std::vector<std::int64_t> dims, TensorData data) {
+    tensors_.push_back({name, type, std::move(dims), std::move(data), {}, false});
+  }
+
+  // All initializers so far, in the order that they have to be written in.
+  std::vector<Tensor> take() { return std::move(tensors_); }
+
+ private:
+  struct MatrixData {
+    TensorData integers, scales, zero_points;
+  };
+
+  // Shapes begin with `outputs`; that of the integers goes on with `integers`.
+  BlockNames product_as(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& outputs,
+                        const std::vector<std::int64_t>& integers, bool again) {
+    const auto& format = found_[t]->shape().format;
+    const auto blocks = format.blocks_of(found_[t]->shape().stored_rows());
+    auto names = names_of(weight, format);
+    const auto shape = [&](std::vector<std::int64_t> rest) {
+      rest.insert(rest.begin(), outputs.begin(), outputs.end());
+      return rest;
+    };
+    add_integers(names.integers, DataType::uint8, shape(integers), t);
+    add_scales(names.scales, shape({blocks}), t, !names.zero_points.empty() || again);
+    if (names.zero_points.empty()) return names;
+    const auto bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(blocks), format.bits));
+    const auto dims = shape({bytes});
+    // Those of a column begin at a byte of their own.
+    add(names.zero_points, DataType::uint8, dims,
+        TensorData::produced(count_of(dims), [found = found_[t], again](const onnx::Sink& sink) {
+          sink(packed_zero_points(found->take_scales(!again)));
+        }));
+    return names;
+  }
+
+  // Zero points as elements of the type of the integers, packed throughout.
+  BlockNames shaped_as(std::size_t t, const std::string& weight, DataType type, const std::vector<std::int64_t>& dims,
+                       const std::vector<std::int64_t>& scale_dims) {
+    const auto& format = found_[t]->shape().format;
+    auto names = names_of(weight, format);
+    add_integers(names.integers, type, dims, t);
+    add_scales(names.scales, scale_dims, t, !names.zero_points.empty());
+    if (names.zero_points.empty()) return names;
+    add(names.zero_points, type, scale_dims,
+        TensorData::produced(packed_bytes(count_of(scale_dims), format.bits),
+                             [found = found_[t]](const onnx::Sink& sink) {
+                               const auto all = found->take_scales(true);
+                               sink(packed(all.zero_points, all.format.bits));
+                             }));
+    return names;
+  }
+
+  // As ONNX Runtime fuses it. Several tensors may have these data, so scales stay.
+  MatrixData matrix_data(std::size_t t) const {
+    const auto found = found_[t];
+    const auto& tensor = found->shape();
+    const auto& format = tensor.format;
+    const auto columns = static_cast<std::size_t>(tensor.columns);
+    const auto blocks = static_cast<std::size_t>(format.blocks_of(tensor.rows));
+    const bool is_shared = tensor.products.size() > 1;
+    const bool again = !format.symmetric || is_shared;
+    MatrixData data;
+    data.integers = TensorData::produced(
+        packed_bytes(static_cast<std::size_t>(tensor.rows) * columns, format.bits), [found](const onnx::Sink& sink) {
+          const auto& shape = found->shape();
+          const int offset = shape.format.symmetric ? shape.format.zero() : 0;
+          PackedRows rows(shape.rows, shape.columns, shape.format.bits);
+          found->write_integers(
+              [&](std::int64_t first, const BlockWeight& stripe) { rows.put(first, stripe.integers, offset); });
+          sink(rows.bytes());
+        });
+    data.scales =
+        TensorData::produced(*onnx::byte_count(scale_type(tensor), static_cast<std::int64_t>(columns * blocks)),
+                             [found, columns, blocks, again](const onnx::Sink& sink) {
+                               const auto all = found->take_scales(!again);
+                               sink(bytes_of(transposed(all.scales, columns, blocks), found->shape()));
+                             });
+    if (!format.symmetric)
+      data.zero_points =
+          TensorData::produced(packed_bytes(columns * blocks, format.bits), [found, is_shared](const onnx::Sink& sink) {
+            const auto all = found->take_scales(!is_shared);
+            const auto width = static_cast<std::size_t>(all.columns);
+            sink(packed(transposed(all.zero_points, width, all.zero_points.size() / width), all.format.bits));
+          });
+    return data;
+  }
+
+  void add_integers(const std::string& name, DataType type, std::vector<std::int64_t> dims, std::size_t t) {
+    const auto found = found_[t];
+    const auto& shape = found->shape();
+    const auto block = static_cast<std::size_t>(shape.format.block_of(shape.rows));
+    const auto blocks = static_cast<std::size_t>(shape.columns * shape.format.blocks_of(shape.stored_rows()));
+    const bool has_sign = type == DataType::int8 || type == DataType::int4 || type == DataType::int2;
+    add(name, type, std::move(dims),
+        TensorData::produced(blocks * packed_bytes(block, shape.format.bits),
+                             [found, has_sign](const onnx::Sink& sink) {
+                               found->write_integers([&](std::int64_t, const BlockWeight& stripe) {
+                                 auto integers = packed_columns(stripe);
+                                 if (has_sign) subtract_middle(integers, stripe.format.bits);
+                                 sink(integers);
+                               });
+                             }));
+  }
+
+  void add_scales(const std::string& name, std::vector<std::int64_t> dims, std::size_t t, bool again) {
+    const auto found = found_[t];
+    const auto type = scale_type(found->shape());
+    const auto size = *onnx::byte_count(type, static_cast<std::int64_t>(count_of(dims)));
+    add(name, type, std::move(dims), TensorData::produced(size, [found, again](const onnx::Sink& sink) {
+          sink(bytes_of(found->take_scales(!again).scales, found->shape()));
+        }));
+  }
+
+  BlockNames names_of(const std::string& weight, const BlockFormat& format) {
+    return {index_.fresh_name(fmt::format("{}_{}{}", weight, format.floats ? 'F' : 'Q', format.bits)),
+            index_.fresh_name(weight + "_scales"),
+            format.symmetric ? std::string() : index_.fresh_name(weight + "_zero_points")};
+  }
+
+  graph::Index& index_;
+  std::vector<std::shared_ptr<FoundBlocks>> found_;
+  std::unordered_map<std::size_t, MatrixData> matrices_;
+  std::vector<Tensor> tensors_;
+};
+
 class Emitter {
  public:
-  Emitter(onnx::Model model, const BlockPlacement& placement, std::vector<BlockStream> streams,
-          const WeightsOnlyConfig& config, BlocksWritten written)
-      : model_(std::move(model)),
-        config_(config),
-        index_(model_),
-        placement_(placement),
-        stored_(index_, std::move(streams), std::move(written)) {}
+  Emitter(onnx::Model model, const BlockAssignment& blocks)
+      : model_(std::move(model)), blocks_(blocks), index_(model_), stored_(index_, blocks.weights, blocks.written) {}
 
   onnx::Model run() {
-    for (std::size_t t = 0; t < placement_.tensors.size(); ++t) {
-      const auto& tensor = placement_.tensors[t];
+    for (std::size_t t = 0; t < blocks_.weights.size(); ++t) {
+      const auto& tensor = blocks_.weights[t].shape();
       const auto weight = model_.graph.initializers[tensor.initializer].name;
-      if (config_.form == WeightForm::matmul_nbits) {
+      if (blocks_.form == WeightForm::matmul_nbits) {
         add_operators(t, weight);
       } else {
         add_dequantizers(t, weight);
@@ -127,7 +356,7 @@ class Emitter {
 
  private:
   void add_operators(std::size_t t, const std::string& weight) {
-    const auto& tensor = placement_.tensors[t];
+    const auto& tensor = blocks_.weights[t].shape();
     BlockNames names;
     if (!tensor.products.empty()) {
       names = stored_.product(t, weight, !tensor.tables.empty() && !tensor.shared);
@@ -214,7 +443,7 @@ class Emitter {
   }
 
   void add_dequantizers(std::size_t t, const std::string& weight) {
-    const auto& tensor = placement_.tensors[t];
+    const auto& tensor = blocks_.weights[t].shape();
     const bool in_blocks = tensor.format.block > 0;
     check_opset(opset_of_blocks(tensor.format), tensor.format.bits);
     BlockNames names;
@@ -227,7 +456,7 @@ class Emitter {
     }
     // ONNX Runtime fuses what has an axis that is counted from the front, and computes with int8 then.
     constexpr int kInt8 = 4;
-    const bool in_float = config_.accuracy_level > 0 && config_.accuracy_level < kInt8;
+    const bool in_float = blocks_.accuracy_level > 0 && blocks_.accuracy_level < kInt8;
     const std::int64_t axis = (in_blocks ? 0 : 1) - (in_float ? 2 : 0);
     // A runtime merges what reads the same tensors in one graph, but bodies are graphs of their own.
     std::vector<BlockNames> matrices;
@@ -258,7 +487,7 @@ class Emitter {
 
   // QMoE reads the inputs and weights of MoE, each weight with its scales, and zero points behind all of them.
   void add_experts(std::size_t t, const std::string& weight) {
-    const auto& tensor = placement_.tensors[t];
+    const auto& tensor = blocks_.weights[t].shape();
     const auto [n, input] = tensor.others.front();
     const auto& node = model_.graph.nodes[n];
     auto& nodes = replaced_[n];
@@ -296,7 +525,7 @@ class Emitter {
 
   // In the shape of the weight.
   void add_dequantized(std::size_t t, const std::string& weight) {
-    const auto& tensor = placement_.tensors[t];
+    const auto& tensor = blocks_.weights[t].shape();
     const auto& format = tensor.format;
     const bool is_old = format.block == 0 && format.bits == 8 && tensor.type == DataType::float32 && format.is_plain();
     check_opset(is_old ? kOpsetOfAxes : opset_of_blocks(format), format.bits);
@@ -336,7 +565,7 @@ class Emitter {
     std::vector<Attribute> attributes{
         Attribute::of_int("K", tensor.stored_rows()), Attribute::of_int("N", tensor.columns),
         Attribute::of_int("bits", tensor.format.bits), Attribute::of_int("block_size", tensor.format.block)};
-    if (config_.accuracy_level > 0) attributes.push_back(Attribute::of_int("accuracy_level", config_.accuracy_level));
+    if (blocks_.accuracy_level > 0) attributes.push_back(Attribute::of_int("accuracy_level", blocks_.accuracy_level));
     Node made("MatMulNBits", node.name(), std::move(inputs), node.outputs(), std::move(attributes), kMicrosoftDomain);
     made.set_body(node.body());
     if (!has_bias || node.inputs()[2].empty() || !flat.empty()) return {std::move(made)};
@@ -420,7 +649,7 @@ class Emitter {
     std::vector<Node> nodes;
     nodes.reserve(graph.nodes.size() + replaced_.size());
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-      if (std::binary_search(placement_.transposes.begin(), placement_.transposes.end(), n)) continue;
+      if (std::binary_search(blocks_.transposes.begin(), blocks_.transposes.end(), n)) continue;
       if (const auto found = before_.find(n); found != before_.end())
         std::move(found->second.begin(), found->second.end(), std::back_inserter(nodes));
       if (const auto found = replaced_.find(n); found != replaced_.end()) {
@@ -431,7 +660,7 @@ class Emitter {
     }
     graph.nodes = std::move(nodes);
     std::vector<bool> gone(graph.initializers.size(), false);
-    for (const auto& tensor : placement_.tensors) gone[tensor.initializer] = !tensor.stays;
+    for (const auto& weight : blocks_.weights) gone[weight.shape().initializer] = !weight.shape().stays;
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < graph.initializers.size(); ++i) {
       if (!gone[i]) tensors.push_back(std::move(graph.initializers[i]));
@@ -439,7 +668,7 @@ class Emitter {
     for (auto& tensor : stored_.take()) tensors.push_back(std::move(tensor));
     graph.initializers = std::move(tensors);
     if (!flat_biases_.empty()) graph::drop_unused_initializers(model_);
-    if (config_.form == WeightForm::matmul_nbits && model_.opset(kMicrosoftDomain) == 0)
+    if (blocks_.form == WeightForm::matmul_nbits && model_.opset(kMicrosoftDomain) == 0)
       model_.set_opset(kMicrosoftDomain, 1);
     raise_ir_version();
   }
@@ -464,9 +693,8 @@ class Emitter {
   }
 
   onnx::Model model_;
-  const WeightsOnlyConfig& config_;
+  const BlockAssignment& blocks_;
   graph::Index index_;
-  const BlockPlacement& placement_;
   BlockTensors stored_;
   std::unordered_map<std::size_t, std::vector<Node>> replaced_;
   std::unordered_map<std::string, std::string> flat_biases_;
@@ -484,285 +712,8 @@ std::int64_t opset_of_blocks(const BlockFormat& format) noexcept {
   return format.bits == 2 && !format.floats ? kOf2Bits : kOfBlocks;
 }
 
-onnx::Model emit_blocks(onnx::Model model, const BlockPlacement& placement, std::vector<BlockStream> streams,
-                        const WeightsOnlyConfig& config, BlocksWritten written) {
-  return Emitter(std::move(model), placement, std::move(streams), config, std::move(written)).run();
-}
-
-namespace {
-
-// Scales of one byte.
-std::vector<std::byte> codes_of(std::span<const float> scales, const BlockFormat& format) {
-  std::vector<std::byte> codes;
-  codes.reserve(scales.size());
-  for (const float scale : scales) codes.push_back(std::byte{scale_code(scale, format)});
-  return codes;
-}
-
-std::vector<std::byte> bytes_of(std::span<const float> values, const BlockTensor& tensor) {
-  if (tensor.format.scales != ScaleType::as_weight) return codes_of(values, tensor.format);
-  const auto type = tensor.type;
-  if (type == DataType::float32) {
-    const auto bytes = std::as_bytes(values);
-    return {bytes.begin(), bytes.end()};
-  }
-  std::vector<std::uint16_t> low(values.size());
-  std::transform(values.begin(), values.end(), low.begin(),
-                 type == DataType::float16 ? onnx::to_float16 : onnx::to_bfloat16);
-  const auto bytes = std::as_bytes(std::span<const std::uint16_t>(low));
-  return {bytes.begin(), bytes.end()};
-}
-
-// [columns, blocks] to [blocks, columns].
-template <class T>
-std::vector<T> transposed(const std::vector<T>& values, std::size_t columns, std::size_t blocks) {
-  std::vector<T> out(values.size());
-  for (std::size_t n = 0; n < columns; ++n) {
-    for (std::size_t b = 0; b < blocks; ++b) out[b * columns + n] = values[n * blocks + b];
-  }
-  return out;
-}
-
-std::vector<std::byte> packed(const std::vector<std::uint8_t>& integers, int bits) {
-  std::vector<std::byte> out(packed_bytes(integers.size(), bits));
-  pack(integers, bits, out.data());
-  return out;
-}
-
-// Of packed integers: the highest bit of each changes.
-void subtract_middle(std::vector<std::byte>& packed, int bits) {
-  const auto mask = std::byte{static_cast<unsigned char>(bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA)};
-  for (auto& byte : packed) byte ^= mask;
-}
-
-std::size_t count_of(const std::vector<std::int64_t>& dims) {
-  return static_cast<std::size_t>(*onnx::element_count(dims));
-}
-
-// [columns, blocks], or [columns] where blocks are whole columns.
-std::vector<std::int64_t> scale_dims_of(const BlockTensor& tensor) {
-  if (tensor.format.block == 0) return {tensor.columns};
-  return {tensor.columns, tensor.format.blocks_of(tensor.rows)};
-}
-
-}  // namespace
-
-// What is known of a weight once its integers have been found. Scales follow the integers into the file, so they are
-// kept until they are written.
-class BlockTensors::Found {
- public:
-  Found(BlockStream stream, std::function<void(const BlockErrors&)> written)
-      : stream_(std::move(stream)), written_(std::move(written)) {}
-
-  const BlockTensor& shape() const { return stream_.shape(); }
-
-  // Passes all stripes on and keeps their scales and zero points.
-  void write_integers(const std::function<void(std::int64_t, const BlockWeight&)>& fn) {
-    const auto& format = shape().format;
-    scales_ = make_blocks(0, 0, format);
-    const auto errors = stream_.for_each([&](std::int64_t first, const BlockWeight& stripe) {
-      if (first == 0) scales_.rows = stripe.rows;
-      scales_.columns += stripe.columns;
-      scales_.scales.insert(scales_.scales.end(), stripe.scales.begin(), stripe.scales.end());
-      if (!format.symmetric)
-        scales_.zero_points.insert(scales_.zero_points.end(), stripe.zero_points.begin(), stripe.zero_points.end());
-      fn(first, stripe);
-    });
-    if (written_) written_(errors);
-  }
-
-  // Without integers. Gone after the last reading.
-  BlockWeight take_scales(bool last) {
-    if (scales_.columns == 0) write_integers([](std::int64_t, const BlockWeight&) {});
-    return last ? std::exchange(scales_, {}) : scales_;
-  }
-
- private:
-  BlockStream stream_;
-  std::function<void(const BlockErrors&)> written_;
-  BlockWeight scales_;
-};
-
-BlockTensors::BlockTensors(graph::Index& index, std::vector<BlockStream> streams,
-                           std::function<void(std::size_t t, const BlockErrors& errors)> written)
-    : index_(index) {
-  for (std::size_t t = 0; t < streams.size(); ++t) {
-    const auto tell = [written, t](const BlockErrors& errors) {
-      if (written) written(t, errors);
-    };
-    found_.push_back(std::make_shared<Found>(std::move(streams[t]), tell));
-  }
-}
-
-BlockNames BlockTensors::product(std::size_t t, const std::string& weight, bool again) {
-  const auto& tensor = found_[t]->shape();
-  const auto& format = tensor.format;
-  const auto block_bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(format.block), format.bits));
-  return product_as(t, weight, {tensor.columns}, {format.blocks_of(tensor.stored_rows()), block_bytes}, again);
-}
-
-BlockNames BlockTensors::experts(std::size_t t, const std::string& weight, std::int64_t experts) {
-  const auto& tensor = found_[t]->shape();
-  return product_as(t, weight, {experts, tensor.columns / experts}, {tensor.rows * tensor.format.bits / 8}, false);
-}
-
-// Shapes begin with `outputs`; that of the integers goes on with `integers`.
-BlockNames BlockTensors::product_as(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& outputs,
-                                    const std::vector<std::int64_t>& integers, bool again) {
-  const auto& format = found_[t]->shape().format;
-  const auto blocks = format.blocks_of(found_[t]->shape().stored_rows());
-  auto names = names_of(weight, format);
-  const auto shape = [&](std::vector<std::int64_t> rest) {
-    rest.insert(rest.begin(), outputs.begin(), outputs.end());
-    return rest;
-  };
-  add_integers(names.integers, DataType::uint8, shape(integers), t);
-  add_scales(names.scales, shape({blocks}), t, !names.zero_points.empty() || again);
-  if (names.zero_points.empty()) return names;
-  const auto bytes = static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(blocks), format.bits));
-  add_zero_points(names.zero_points, DataType::uint8, shape({bytes}), t, again);
-  return names;
-}
-
-BlockNames BlockTensors::table(std::size_t t, const std::string& weight, DataType type) {
-  const auto& tensor = found_[t]->shape();
-  return shaped_as(t, weight, type, {tensor.columns, tensor.whole_rows()}, scale_dims_of(tensor));
-}
-
-BlockNames BlockTensors::shaped(std::size_t t, const std::string& weight, const std::vector<std::int64_t>& dims,
-                                const std::vector<std::int64_t>& scale_dims) {
-  return shaped_as(t, weight, element_type(found_[t]->shape().format), dims, scale_dims);
-}
-
-BlockNames BlockTensors::shaped_as(std::size_t t, const std::string& weight, DataType type,
-                                   const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& scale_dims) {
-  auto names = names_of(weight, found_[t]->shape().format);
-  add_integers(names.integers, type, dims, t);
-  add_scales(names.scales, scale_dims, t, !names.zero_points.empty());
-  if (!names.zero_points.empty()) add_packed_zero_points(names.zero_points, type, scale_dims, t);
-  return names;
-}
-
-BlockNames BlockTensors::matrix(std::size_t t, const std::string& weight) {
-  const auto& tensor = found_[t]->shape();
-  const auto& format = tensor.format;
-  const auto [found, is_new] = matrices_.try_emplace(t);
-  if (is_new) found->second = matrix_data(t);
-  const auto& data = found->second;
-  std::vector<std::int64_t> scale_dims{tensor.columns};
-  if (format.block > 0) scale_dims.insert(scale_dims.begin(), format.blocks_of(tensor.rows));
-  auto names = names_of(weight, format);
-  add(names.integers, element_type(format), {tensor.rows, tensor.columns}, data.integers);
-  add(names.scales, scale_type(tensor), scale_dims, data.scales);
-  if (!names.zero_points.empty()) add(names.zero_points, element_type(format), scale_dims, data.zero_points);
-  return names;
-}
-
-// As ONNX Runtime fuses it. Several tensors may have these data, so scales stay.
-BlockTensors::MatrixData BlockTensors::matrix_data(std::size_t t) const {
-  const auto found = found_[t];
-  const auto& tensor = found->shape();
-  const auto& format = tensor.format;
-  const auto columns = static_cast<std::size_t>(tensor.columns);
-  const auto blocks = static_cast<std::size_t>(format.blocks_of(tensor.rows));
-  const bool is_shared = tensor.products.size() > 1;
-  const bool again = !format.symmetric || is_shared;
-  MatrixData data;
-  data.integers = TensorData::produced(
-      packed_bytes(static_cast<std::size_t>(tensor.rows) * columns, format.bits), [found](const onnx::Sink& sink) {
-        const auto& shape = found->shape();
-        const int offset = shape.format.symmetric ? shape.format.zero() : 0;
-        PackedRows rows(shape.rows, shape.columns, shape.format.bits);
-        found->write_integers(
-            [&](std::int64_t first, const BlockWeight& stripe) { rows.put(first, stripe.integers, offset); });
-        sink(rows.bytes());
-      });
-  data.scales = TensorData::produced(*onnx::byte_count(scale_type(tensor), static_cast<std::int64_t>(columns * blocks)),
-                                     [found, columns, blocks, again](const onnx::Sink& sink) {
-                                       const auto all = found->take_scales(!again);
-                                       sink(bytes_of(transposed(all.scales, columns, blocks), found->shape()));
-                                     });
-  if (!format.symmetric)
-    data.zero_points =
-        TensorData::produced(packed_bytes(columns * blocks, format.bits), [found, is_shared](const onnx::Sink& sink) {
-          const auto all = found->take_scales(!is_shared);
-          const auto width = static_cast<std::size_t>(all.columns);
-          sink(packed(transposed(all.zero_points, width, all.zero_points.size() / width), all.format.bits));
-        });
-  return data;
-}
-
-void BlockTensors::add_integers(const std::string& name, DataType type, std::vector<std::int64_t> dims, std::size_t t) {
-  const auto found = found_[t];
-  const auto& shape = found->shape();
-  const auto block = static_cast<std::size_t>(shape.format.block_of(shape.rows));
-  const auto blocks = static_cast<std::size_t>(shape.columns * shape.format.blocks_of(shape.stored_rows()));
-  const bool has_sign = type == DataType::int8 || type == DataType::int4 || type == DataType::int2;
-  add(name, type, std::move(dims),
-      TensorData::produced(blocks * packed_bytes(block, shape.format.bits), [found, has_sign](const onnx::Sink& sink) {
-        found->write_integers([&](std::int64_t, const BlockWeight& stripe) {
-          auto integers = packed_columns(stripe);
-          if (has_sign) subtract_middle(integers, stripe.format.bits);
-          sink(integers);
-        });
-      }));
-}
-
-void BlockTensors::add_scales(const std::string& name, std::vector<std::int64_t> dims, std::size_t t, bool again) {
-  const auto found = found_[t];
-  const auto type = scale_type(found->shape());
-  const auto size = *onnx::byte_count(type, static_cast<std::int64_t>(count_of(dims)));
-  add(name, type, std::move(dims), TensorData::produced(size, [found, again](const onnx::Sink& sink) {
-        sink(bytes_of(found->take_scales(!again).scales, found->shape()));
-      }));
-}
-
-// Those of a column begin at a byte of their own.
-void BlockTensors::add_zero_points(const std::string& name, DataType type, std::vector<std::int64_t> dims,
-                                   std::size_t t, bool again) {
-  const auto found = found_[t];
-  const auto size = count_of(dims);
-  add(name, type, std::move(dims), TensorData::produced(size, [found, again](const onnx::Sink& sink) {
-        sink(packed_zero_points(found->take_scales(!again)));
-      }));
-}
-
-// As elements of the type of the integers, packed throughout.
-void BlockTensors::add_packed_zero_points(const std::string& name, DataType type, std::vector<std::int64_t> dims,
-                                          std::size_t t) {
-  const auto found = found_[t];
-  const auto size = packed_bytes(count_of(dims), found->shape().format.bits);
-  add(name, type, std::move(dims), TensorData::produced(size, [found](const onnx::Sink& sink) {
-        const auto all = found->take_scales(true);
-        sink(packed(all.zero_points, all.format.bits));
-      }));
-}
-
-BlockNames BlockTensors::names_of(const std::string& weight, const BlockFormat& format) {
-  return {index_.fresh_name(fmt::format("{}_{}{}", weight, format.floats ? 'F' : 'Q', format.bits)),
-          index_.fresh_name(weight + "_scales"),
-          format.symmetric ? std::string() : index_.fresh_name(weight + "_zero_points")};
-}
-
-void BlockTensors::add(const std::string& name, DataType type, std::vector<std::int64_t> dims, TensorData data) {
-  tensors_.push_back({name, type, std::move(dims), std::move(data), {}, false});
-}
-
-DataType element_type(const BlockFormat& format) {
-  if (format.floats) return data_type(*format.floats);
-  const bool sign = format.symmetric;
-  if (format.bits == 2) return sign ? DataType::int2 : DataType::uint2;
-  if (format.bits == 4) return sign ? DataType::int4 : DataType::uint4;
-  return sign ? DataType::int8 : DataType::uint8;
-}
-
-DataType scale_type(const BlockTensor& tensor) {
-  switch (tensor.format.scales) {
-    case ScaleType::float8e8m0: return DataType::float8e8m0;
-    case ScaleType::float8e4m3fn: return DataType::float8e4m3fn;
-    case ScaleType::as_weight: return tensor.type;
-  }
-  return tensor.type;
+Emitted emit_blocks(FloatModel model, const Assignment& assignment) {
+  return {Emitter(std::move(model.model), assignment.blocks).run(), {}, {}};
 }
 
 }  // namespace detent::quantization

@@ -46,15 +46,18 @@ TensorData transposed(const TensorData& bytes, std::size_t rows, std::size_t col
 
 class Emitter : graph::Rewriter {
  public:
-  Emitter(onnx::Model& model, const DynamicPlacement& placement, const AssignedValues& weights)
-      : Rewriter(model), placement_(placement), weights_(weights), scales_rows_(scales_rows(model)) {}
+  Emitter(onnx::Model& model, const Assignment& assignment)
+      : Rewriter(model),
+        selected_(assignment.placement.selected),
+        weights_(assignment.values),
+        scales_rows_(scales_rows(model)) {}
 
   void run() {
     std::size_t n = 0;
     rebuild([&](const Node& node) {
-      const bool is_placed = std::binary_search(placement_.nodes.begin(), placement_.nodes.end(), n++);
-      if (is_placed && has_weights(node)) emit(node);
-      return is_placed && has_weights(node);
+      const bool is_placed = selected_[n++] && has_weights(node);
+      if (is_placed) emit(node);
+      return is_placed;
     });
     move_constants_to_model();
     graph::drop_unused_initializers(model_);
@@ -250,7 +253,7 @@ class Emitter : graph::Rewriter {
     step("Mul", fresh(node.id() + "_Mul"), {centred, scale}, {output});
   }
 
-  const DynamicPlacement& placement_;
+  const std::vector<bool>& selected_;
   const AssignedValues& weights_;
   bool scales_rows_;
   std::map<std::tuple<std::string, std::vector<std::int64_t>, bool>, Stored> stored_;
@@ -267,18 +270,19 @@ bool scales_rows(const onnx::Model& model) {
   return data::is_decoder(inputs);
 }
 
-onnx::Model emit_dynamic(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights) {
-  Emitter(model, placement, weights).run();
-  return model;
+Emitted emit_dynamic(FloatModel model, const Assignment& assignment) {
+  Emitter(model.model, assignment).run();
+  return {std::move(model.model), {}, {}};
 }
 
-DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite) {
-  auto placement = place_dynamic(model, config);
+DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite,
+                          const TransposedConstants& transposed) {
+  auto placement = place_dynamic(model, config, transposed);
   Proposals proposals;
   proposals.constants = scan_weights(model, placement.weights, allow_nonfinite);
   auto assignment = assign(model, placement.weights, proposals, config);
-  auto made = emit_dynamic(std::move(model), placement, assignment.values);
-  return {std::move(made), placement.nodes.size(), std::move(assignment.notes)};
+  auto made = emit_dynamic({std::move(model)}, assignment);
+  return {std::move(made.model), std::move(placement), std::move(assignment.notes)};
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include "detent/config.h"
 #include "onnx/model.h"
 #include "quantization/assignment.h"
+#include "quantization/emit/barriers.h"
 #include "quantization/weight_operators.h"
 
 namespace detent::quantization {
@@ -18,20 +19,21 @@ namespace detent::quantization {
 /// values thousands of times as large as the others.
 bool scales_rows(const onnx::Model& model);
 
-/// `weights` are what place_dynamic() marked, assigned; a node with a weight that has no entry there stays in float.
+/// The assignment is of what place_dynamic() marked; a node with a weight that has no entry there stays in float.
 /// The nodes are those that ONNX Runtime's quantize_dynamic writes, and that the runtime fuses to
 /// DynamicQuantizeMatMul or MatMulIntegerToFloat; a value that several products read is quantized once. A Gemm becomes
 /// a product and a sum. A Gather looks up integers and their scale row by row. The model has opset 11 or later.
-onnx::Model emit_dynamic(onnx::Model model, const DynamicPlacement& placement, const AssignedValues& weights);
+Emitted emit_dynamic(FloatModel model, const Assignment& assignment);
 
 /// From the float model to this form, with all that comes before emit_dynamic().
 struct DynamicModel {
   onnx::Model model;
-  std::size_t nodes = 0;           // that read integers
+  DynamicPlacement placement;
   std::vector<std::string> notes;  // of the assignment
 };
 /// Throws what place_dynamic() and scan_weights() throw.
-DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite);
+DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool allow_nonfinite,
+                          const TransposedConstants& transposed = {});
 
 // Weights as integers that become floats when the runtime loads the model: the file is smaller, and no run takes
 // longer.

@@ -46,13 +46,12 @@ struct Value {
 
 class FloatEmitter {
  public:
-  FloatEmitter(onnx::Model model, const graph::ValueTypes& types, const FloatPlacement& placement, FloatType type,
-               bool keep_io_types)
-      : model_(std::move(model)),
-        types_(types),
+  FloatEmitter(FloatModel model, const FloatPlacement& placement)
+      : model_(std::move(model.model)),
+        types_(std::move(model.types)),
         low_(placement.low),
-        type_(type == FloatType::bfloat16 ? DataType::bfloat16 : DataType::float16),
-        keep_io_(keep_io_types),
+        type_(placement.type == FloatType::bfloat16 ? DataType::bfloat16 : DataType::float16),
+        keep_io_(placement.keep_io_types),
         index_(model_) {}
 
   onnx::Model run() {
@@ -274,7 +273,7 @@ class FloatEmitter {
   }
 
   onnx::Model model_;
-  const graph::ValueTypes& types_;
+  graph::ValueTypes types_;
   const std::vector<bool>& low_;
   DataType type_;
   bool keep_io_;
@@ -286,10 +285,9 @@ class FloatEmitter {
 
 }  // namespace
 
-onnx::Model emit_floats(onnx::Model model, const graph::ValueTypes& types, const FloatPlacement& placement,
-                        FloatType type, bool keep_io_types) {
-  auto emitted = FloatEmitter(std::move(model), types, placement, type, keep_io_types).run();
-  if (type == FloatType::float16) add_float16_barriers(emitted);
+Emitted emit_floats(FloatModel model, const Assignment& assignment) {
+  Emitted emitted{FloatEmitter(std::move(model), assignment.floats).run(), {}, {}};
+  if (assignment.floats.type == FloatType::float16) add_float16_barriers(emitted.model);
   return emitted;
 }
 
@@ -350,23 +348,23 @@ bool has_pole(const Node& node, std::size_t input) {
 
 class BlockFloatEmitter {
  public:
-  BlockFloatEmitter(onnx::Model model, const graph::ValueTypes& types, const Placement& placement, BlockFloat format)
-      : made_{std::move(model), 0},
-        types_(types),
-        placement_(placement),
-        operator_(operator_of(format)),
+  BlockFloatEmitter(FloatModel model, const Assignment& assignment)
+      : model_(std::move(model.model)),
+        types_(std::move(model.types)),
+        placement_(assignment.placement),
+        operator_(operator_of(assignment.block_float)),
         index_(model_) {
     graph::add_initializers(model_, types_);
   }
 
-  BlockFloatModel run() {
+  onnx::Model run() {
     for (const auto& mark : placement_.marks) add(mark.value);
     for (const auto& bias : placement_.biases) {
       if (!reads_.contains(bias.bias)) add(bias.bias);
     }
     assemble();
     model_.set_opset(onnx::kQuarkDomain, 1);
-    return std::move(made_);
+    return std::move(model_);
   }
 
  private:
@@ -407,7 +405,6 @@ class BlockFloatEmitter {
     attributes.insert(attributes.begin() + 1, Attribute::of_int("axis", axis));
     place.emplace_back(operator_.type, name, std::vector{from}, std::vector{to}, std::move(attributes),
                        onnx::kQuarkDomain);
-    ++made_.operators;
   }
 
   // One operator for each axis that is wanted, and one that a graph's output comes from, under its name.
@@ -458,8 +455,7 @@ class BlockFloatEmitter {
     model_.graph.nodes = std::move(nodes);
   }
 
-  BlockFloatModel made_;
-  onnx::Model& model_ = made_.model;
+  onnx::Model model_;
   graph::ValueTypes types_;
   const Placement& placement_;
   Operator operator_;
@@ -472,9 +468,8 @@ class BlockFloatEmitter {
 
 }  // namespace
 
-BlockFloatModel emit_block_floats(onnx::Model model, const graph::ValueTypes& types, const Placement& placement,
-                                  BlockFloat format) {
-  return BlockFloatEmitter(std::move(model), types, placement, format).run();
+Emitted emit_block_floats(FloatModel model, const Assignment& assignment) {
+  return {BlockFloatEmitter(std::move(model), assignment).run(), {}, {}};
 }
 
 }  // namespace detent::quantization

@@ -2,12 +2,9 @@
 // that they stand for.
 #pragma once
 
-#include <span>
 #include <string>
 #include <unordered_map>
 
-#include "detent/config.h"
-#include "detent/quantize.h"
 #include "graph/index.h"
 #include "onnx/model.h"
 #include "quantization/assignment.h"
@@ -17,11 +14,9 @@ namespace detent::quantization {
 
 // The Q/DQ form: QuantizeLinear/DequantizeLinear pairs, integer weights and biases behind a DequantizeLinear.
 
-/// `model` is the float model that the assignment is of. Names of new nodes and values carry ONNX Runtime's suffixes.
-/// Weights are quantized when the model is written. Under the preset `balanced` what is left in float stays there in
-/// ONNX Runtime, too (barriers.h).
-Emitted emit_qdq(onnx::Model model, const Assignment& assignment, const QuantConfig& config,
-                 const graph::ValueTypes& types = {});
+/// Names of new nodes and values carry ONNX Runtime's suffixes. Weights are quantized when the model is written. Under
+/// the preset `balanced` what is left in float stays there in ONNX Runtime, too (barriers.h).
+Emitted emit_qdq(FloatModel model, const Assignment& assignment);
 
 // The way back from a quantized model to the values of the float model that it was made of.
 
@@ -32,8 +27,8 @@ std::unordered_map<std::string, std::string> dequantized_values(const onnx::Mode
 
 // The cache of keys and values in fewer bits, as GroupQueryAttention of ONNX Runtime has it.
 
-/// Gives each attention its scales, and graph inputs and outputs of its cache their new type; 4 bits are packed two by
-/// two along the channels. `scales` are those of graph::cached_attentions(), in their order.
-void emit_kv_cache(onnx::Model& model, const KvCacheConfig& config, std::span<const KvScales> scales);
+/// Gives each attention the scales of Assignment::cache, and graph inputs and outputs of its cache their new type; 4
+/// bits are packed two by two along the channels.
+Emitted emit_kv_cache(FloatModel model, const Assignment& assignment);
 
 }  // namespace detent::quantization

@@ -48,6 +48,8 @@ class Placer {
   FloatPlacement run() {
     const std::size_t count = model_.graph.nodes.size();
     reasons_.resize(count);
+    placement_.type = facts_.type;
+    placement_.keep_io_types = facts_.keep_io_types;
     placement_.low.assign(count, false);
     for (std::size_t n = 0; n < count; ++n) {
       if (!has_floats(n)) continue;

@@ -23,9 +23,11 @@ struct FloatFacts {
 };
 
 struct FloatPlacement {
-  std::vector<bool> low;           // of each node: it computes in 16 bits
-  std::size_t kept = 0;            // nodes with float32 values that stay
-  std::vector<std::string> notes;  // what stays, and why
+  FloatType type = FloatType::float16;  // float16 or bfloat16
+  bool keep_io_types = true;
+  std::vector<bool> low = {};           // of each node: it computes in 16 bits
+  std::size_t kept = 0;                 // nodes with float32 values that stay
+  std::vector<std::string> notes = {};  // what stays, and why
 };
 
 /// A value may be 16-bit where the largest magnitude that was seen, times 4, fits the type, and so does the bound of

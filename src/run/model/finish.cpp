@@ -141,7 +141,9 @@ void KvCacheRun::apply(onnx::Model& emitted, QuantizeResult& result) const {
     result.kv_scales.push_back(
         {caches_[i].layer, observer_.scales(2 * i, config_.type), observer_.scales(2 * i + 1, config_.type)});
   }
-  quantization::emit_kv_cache(emitted, config_, result.kv_scales);
+  quantization::Assignment assignment;
+  assignment.cache = {config_, result.kv_scales};
+  emitted = quantization::emit_kv_cache({std::move(emitted)}, assignment).model;
 }
 
 void check_scale_file(const std::filesystem::path& path) {
@@ -239,13 +241,15 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
       nodes.begin(), nodes.end(), [&](const auto& node) { return node.is("GRU") && !stored.contains(node.id()); }));
   if (grus > 0) notes.push_back(count_in_float_text(grus, "GRU") + ": ONNX Runtime has none on integers");
   if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return notes;
-  if (!prepared.tried.empty()) return notes;
+  if (std::ranges::any_of(prepared.nodes, [](const auto& entry) { return entry.second.on_integers; })) return notes;
   config.op_types = {"LSTM"};
   config.exclude_nodes.clear();
   config.exclude_op_types.clear();
-  if (const auto count = quantization::recurrent_layers(prepared.model, config).size(); count > 0)
+  auto layers = quantization::recurrent_layers(prepared.model, config);
+  std::erase_if(layers, [&](std::size_t n) { return stored.contains(nodes[n].id()); });
+  if (!layers.empty())
     notes.push_back(fmt::format("{}: --op-types Conv,ConvTranspose,Gemm,MatMul,LSTM gives {} weights of 8 bits",
-                                count_in_float_text(count, "LSTM"), count == 1 ? "it" : "them"));
+                                count_in_float_text(layers.size(), "LSTM"), layers.size() == 1 ? "it" : "them"));
   return notes;
 }
 
@@ -263,7 +267,7 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   auto made = quantization::make_dynamic(std::move(quantized), own, options.allow_nonfinite);
   quantized = std::move(made.model);
   made.notes.push_back(fmt::format("weights of 8 bits, with scales of activations found while the model runs: {}",
-                                   count_with_noun(made.nodes, "LSTM layer")));
+                                   count_with_noun(made.placement.count, "LSTM layer")));
   return std::move(made.notes);
 }
 
@@ -274,15 +278,26 @@ std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantC
   const bool named = quantization::names_recurrent(config);
   std::erase_if(layers, [&](std::size_t n) {
     const auto& id = prepared.model.graph.nodes[n].id();
-    return prepared.keeps_in_float(id) || !(named || prepared.tried.contains(id));
+    return prepared.keeps_in_float(id) || !(named || prepared.choice(id).on_integers);
   });
   return layers;
 }
 
 std::set<std::string> stored_layers(const Prepared& prepared) {
-  auto layers = prepared.stored;
-  std::erase_if(layers, [&](const auto& id) { return prepared.keeps_in_float(id); });
+  std::set<std::string> layers;
+  for (const auto& node : prepared.model.graph.nodes) {
+    const auto& id = node.id();
+    if (graph::is_recurrent(node) && prepared.choice(id).stored && !prepared.keeps_in_float(id)) layers.insert(id);
+  }
   return layers;
+}
+
+std::set<std::string> stored_products(const Prepared& prepared) {
+  std::set<std::string> products;
+  for (const auto& node : prepared.model.graph.nodes) {
+    if (graph::is_product(node) && prepared.choice(node.id()).stored) products.insert(node.id());
+  }
+  return products;
 }
 
 std::vector<std::string> store_weights(const std::set<std::string>& nodes, onnx::Model& quantized) {
@@ -300,7 +315,7 @@ std::vector<std::string> finish_integers(const Prepared& prepared, const Quantiz
                                          onnx::Model& quantized) {
   auto notes = quantize_recurrent(prepared, options, quantized);
   auto stored = stored_layers(prepared);
-  stored.merge(quantization::products_in_float(quantized, prepared.stored_products, prepared.transposed));
+  stored.merge(quantization::products_in_float(quantized, stored_products(prepared), prepared.transposed));
   for (auto& note : store_weights(stored, quantized)) notes.push_back(std::move(note));
   if (options.config.quant_format == QuantFormat::qoperator) {
     const auto made = quantization::to_qoperators(quantized);

@@ -101,13 +101,16 @@ std::vector<data::Array> with_cache_of(const std::vector<data::Array>& inputs,
 
 // What is done to a quantized model after its Q/DQ pairs are in, so that it is as it will be written.
 
-/// The LSTM layers that become integers: those that the user named by their type and Prepared::tried
+/// The LSTM layers that become integers: those that the user named by their type and NodeChoice::on_integers
 /// (quantization/weight_operators.h), but none that stays in float. Positions of nodes.
 std::vector<std::size_t> recurrent_layers(const Prepared& prepared, const QuantConfig& config);
 
 /// The layers whose weights are stored as integers that become floats when the model is loaded: those of
-/// Prepared::stored that need not keep their weights. By Node::id().
+/// NodeChoice::stored that need not keep their weights. By Node::id().
 std::set<std::string> stored_layers(const Prepared& prepared);
+
+/// The same of products, see remedies::stored_products().
+std::set<std::string> stored_products(const Prepared& prepared);
 
 /// quantization::store_weights(), and what there is to tell of it.
 std::vector<std::string> store_weights(const std::set<std::string>& nodes, onnx::Model& quantized);

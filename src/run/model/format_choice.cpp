@@ -188,7 +188,7 @@ void remember(const fs::path& file, const std::string& decision) {
   out.commit();
 }
 
-// Those that are tried on integers, see Prepared::tried.
+// Those that are tried on integers, see NodeChoice::on_integers.
 std::vector<bool> recurrent(const speed::TimedModel& subject) {
   std::vector<bool> flags(subject.model.graph.nodes.size());
   if (!config::tries_recurrent(subject.config)) return flags;
@@ -458,7 +458,7 @@ SpeedChoice choose_by_speed(Prepared& prepared, quantization::Placement& placeme
   const auto left =
       left_products(prepared, placement, index, std::set<std::string>(choice.in_float.begin(), choice.in_float.end()));
   if (left.count > 0) choice.notes.push_back(note_of(left, decision, options));
-  prepared.in_float.insert(choice.in_float.begin(), choice.in_float.end());
+  for (const auto& id : choice.in_float) prepared.leave_in_float(id, InFloat::faster);
   placement = place_qdq_pairs(prepared, options.config);
   return choice;
 }

@@ -65,7 +65,7 @@ void check_kernel_table(const std::optional<std::filesystem::path>& file);
 void save_kernel_table(speed::KernelTable& table, const std::optional<std::filesystem::path>& file,
                        const std::stop_token& stop, std::vector<std::string>& notes);
 
-/// Leaves in float what this machine runs faster so, by Prepared::in_float; `placement`, at first of everything that
+/// Leaves in float what this machine runs faster so, by Prepared::nodes; `placement`, at first of everything that
 /// may be quantized, follows. Shapes are those of the first sample; without samples, those that the model states. Times
 /// that the kernel table lacks are measured and put there; a resumed run decides as the interrupted one did, by what it
 /// left in `directory`. Throws what the kernel table and sessions throw.

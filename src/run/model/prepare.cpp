@@ -433,7 +433,7 @@ Prepared prepare(onnx::Model original, const QuantConfig& config, const exec::Ru
                  const PassControl& control) {
   const bool names_nodes = !config.nodes.empty() || !config.exclude_nodes.empty();
   const auto first_ids = names_nodes ? ids_of(original.graph.nodes) : std::vector<std::string>();
-  Prepared prepared{std::move(original), {}, {}};
+  Prepared prepared{{std::move(original)}};
   Preparation preparation{prepared, config, runtime, work_dir, profiler, limits};
   run_passes(preparation, control);
   const auto& model = prepared.model;
@@ -451,7 +451,8 @@ quantization::Placement place_qdq_pairs(const Prepared& prepared, const QuantCon
                                         const quantization::GateNames* integer_gates) {
   const auto& model = prepared.model;
   const auto stays_in_float = [&](std::size_t n) { return prepared.keeps_in_float(model.graph.nodes[n].id()); };
-  const bool may_be_all = !prepared.unseen.empty() || !prepared.parted.empty() || !prepared.inexact.empty();
+  const auto& choices = prepared.nodes;
+  const bool may_be_all = std::ranges::any_of(choices, [](const auto& entry) { return entry.second.keeps_in_float(); });
   if (!config::preset(config).integer_chains_only) {
     quantization::FloatParts left;
     left.may_be_all = may_be_all;
@@ -466,7 +467,7 @@ quantization::Placement place_qdq_pairs(const Prepared& prepared, const QuantCon
   quantization::FloatParts parts;
   if (config.op_types.empty() && config.nodes.empty()) {
     for (std::size_t n = 0; n < selected.size(); ++n)
-      selected[n] = selected[n] && !prepared.in_float.contains(model.graph.nodes[n].id());
+      selected[n] = selected[n] && !prepared.choice(model.graph.nodes[n].id()).in_float;
     if (!config::target(config).all_operators)
       parts = quantization::integer_chains(model, graph::Index(model), selected,
                                            integer_gates != nullptr ? *integer_gates : prepared.integer_gates);
@@ -477,15 +478,15 @@ quantization::Placement place_qdq_pairs(const Prepared& prepared, const QuantCon
   }
   parts.bypass = true;
   parts.values.insert(prepared.infinite.begin(), prepared.infinite.end());
-  parts.may_be_all =
-      !prepared.in_float.empty() || may_be_all || config.formats_given || (in_float && !fallbacks.nodes.empty());
+  parts.may_be_all = config.formats_given || (in_float && !fallbacks.nodes.empty()) ||
+                     std::ranges::any_of(choices, [](const auto& entry) { return entry.second.in_float.has_value(); });
   parts.wide_nodes.resize(model.graph.nodes.size());
   for (const auto node : fallbacks.nodes) parts.wide_nodes[node] = !in_float;
   for (const auto& name : config.wide_nodes) {
     for (const auto node : quantization::match_nodes(model, name, "--node-formats")) parts.wide_nodes[node] = true;
   }
-  for (std::size_t n = 0; n < model.graph.nodes.size() && !prepared.parted_wide.empty(); ++n) {
-    if (prepared.parted_wide.contains(model.graph.nodes[n].id())) parts.wide_nodes[n] = true;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    if (prepared.choice(model.graph.nodes[n].id()).wide) parts.wide_nodes[n] = true;
   }
   return quantization::place(model, prepared.types, config, parts, prepared.transposed);
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 #include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"
+#include "quantization/assignment.h"
 #include "quantization/placement/placement.h"
 #include "quantization/placement/value_kinds.h"
 
@@ -28,18 +30,33 @@ struct FormTimes {
   double dynamic = 0;   // with scales that are found while the model runs
 };
 
-struct Prepared {
-  onnx::Model model;
-  graph::ValueTypes types;
-  std::vector<std::string> notes;
-  /// Nodes by Node::id() that stay in float whatever the accuracy, unless the user names what is quantized.
-  std::set<std::string> in_float = {};
+/// Why a node computes in float although integers were possible.
+enum class InFloat : std::uint8_t {
+  faster,   ///< so, on this machine; unless the user names what is quantized
+  unseen,   ///< no sample came to it, so that its values cannot be observed
+  unequal,  ///< it joins values of very different size, or moves what was joined so
+  inexact,  ///< the runtime was measured to compute it too far from the float model
+};
+
+/// What is settled of a node before its values are placed.
+struct NodeChoice {
+  std::optional<InFloat> in_float = {};
+  bool wide = false;         // 16 bits, as it joins values of different size or moves them
+  bool on_integers = false;  // an LSTM layer that nobody named, see recurrent_layers()
+  bool stored = false;       // weights of 8 bits where it computes in float, see stored_layers(), stored_products()
+
+  /// In float whatever the user names.
+  bool keeps_in_float() const { return in_float && *in_float != InFloat::faster; }
+};
+
+struct Prepared : quantization::FloatModel {
+  std::vector<std::string> notes = {};
+  /// By Node::id(). The options and the operator decide of all others.
+  std::map<std::string, NodeChoice> nodes = {};
   /// By Node::id(): the share of the model's time that a node on integers would add if it alone stayed in float as
   /// well. Only where speed on this machine counts.
   std::map<std::string, double> added_in_float = {};
   FormTimes times = {};
-  /// Nodes by Node::id() whose values cannot be observed, as no sample came to them: they stay in float in any case.
-  std::set<std::string> unseen = {};
   /// Values that hold infinite numbers by the model's make: they stay in float.
   std::set<std::string> infinite = {};
   /// Constants that were computed as the transpose of another one, and that one.
@@ -49,25 +66,18 @@ struct Prepared {
   std::set<std::vector<std::int64_t>> shapes_stored_once = {};
   /// For graph::recompute_constants_at_load().
   graph::FoldedConstants folded = {};
-  /// Nodes by Node::id() that join values of very different size, or move what was joined so: in float, or of 16 bits.
-  std::set<std::string> parted = {}, parted_wide = {};
-  /// Nodes by Node::id() that the runtime was measured to compute too far from the float model, for
-  /// computed_otherwise() and remedies::recurrent(): they stay in float in any case.
-  std::set<std::string> inexact = {};
-  /// LSTM layers by Node::id() that nobody named and that are tried on integers, see recurrent_layers().
-  std::set<std::string> tried = {};
-  /// Recurrent layers by Node::id() that compute in float and whose weights are stored as integers, see
-  /// stored_layers().
-  std::set<std::string> stored = {};
-  /// Products by Node::id() whose weights are stored so as well where they compute in float, see
-  /// remedies::stored_products().
-  std::set<std::string> stored_products = {};
   /// Gates that place_qdq_pairs() puts into integers; at first all of them, so that what is observed serves both forms.
   quantization::GateNames integer_gates = {};
 
-  /// Whether a node stays in float whatever the user names.
-  bool keeps_in_float(const std::string& id) const {
-    return unseen.contains(id) || parted.contains(id) || inexact.contains(id);
+  NodeChoice choice(const std::string& id) const {
+    const auto found = nodes.find(id);
+    return found == nodes.end() ? NodeChoice() : found->second;
+  }
+  bool keeps_in_float(const std::string& id) const { return choice(id).keeps_in_float(); }
+  bool is_unseen(const std::string& id) const { return choice(id).in_float == InFloat::unseen; }
+  /// By the first reason that holds in any case.
+  void leave_in_float(const std::string& id, InFloat why) {
+    if (!keeps_in_float(id)) nodes[id].in_float = why;
   }
 };
 

@@ -38,7 +38,7 @@ const onnx::Node& holder_of(const onnx::Model& model, int body) {
 void leave_in_float(Prepared& prepared, const std::vector<int>& body_of, std::size_t body) {
   for (std::size_t n = 0; n < body_of.size(); ++n) {
     if (onnx::is_inside(prepared.model, body_of[n], static_cast<int>(body)))
-      prepared.unseen.insert(prepared.model.graph.nodes[n].id());
+      prepared.leave_in_float(prepared.model.graph.nodes[n].id(), InFloat::unseen);
   }
 }
 
@@ -214,9 +214,9 @@ std::vector<std::string> widen_unequal_concats(Prepared& prepared, const quantiz
     const bool wide = has_wide && loss->steps * kStepsOfStep >= kFewSteps;
     for (const auto node : nodes) {
       const auto id = prepared.model.graph.nodes[node].id();
-      if (!wide) prepared.parted_wide.erase(id);
-      if (wide && !prepared.parted.contains(id)) prepared.parted_wide.insert(id);
-      if (!wide) prepared.parted.insert(id);
+      auto& choice = prepared.nodes[id];
+      choice.wide = wide && choice.in_float != InFloat::unequal;
+      if (!wide) prepared.leave_in_float(id, InFloat::unequal);
     }
     notes.push_back(
         fmt::format("{}: one scale for values to {:.3g} would leave '{}', whose values reach {:.3g}, {:.1f} "

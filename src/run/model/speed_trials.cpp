@@ -192,7 +192,7 @@ class Trials {
     for (const auto& [value, range] : placement.fixed_ranges) proposals.ranges[value] = {range, {}};
     proposals.constants = quantization::scan_weights(model, placement, true);
     const auto assignment = quantization::assign(model, std::move(placement), proposals, config);
-    auto emitted = quantization::emit_qdq(model, assignment, config, trials_.prepared.types);
+    auto emitted = quantization::emit_qdq({model, trials_.prepared.types}, assignment);
     finish_integers(trials_.prepared, trials_.options, emitted.model);
     return std::move(emitted.model);
   }
