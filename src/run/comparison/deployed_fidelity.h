@@ -82,10 +82,10 @@ struct DeployedFidelity {
   std::size_t outputs = 0;                        // that have numbers to compare
   std::vector<std::string> without_numbers = {};  // outputs: text, sequences, maps and optionals
   std::vector<std::string> sample_names = {};     // of the first
-  double sqnr_db = 0;              // of the worst output
-  double cosine = 0;               // the same
-  double worst_sample_db = 0;      // of that sample, and output, which is farthest
-  std::optional<double> cache_db;  // of the worst cache, where caches do not count
+  double sqnr_db = 0;                             // of the worst output
+  double cosine = 0;                              // the same
+  double worst_sample_db = 0;                     // of that sample, and output, which is farthest
+  std::optional<double> cache_db;                 // of the worst cache, where caches do not count
   std::optional<NextTokens> next_tokens;
   std::vector<std::string> lost_channels = {};  // a sentence each, see ChannelSums
   std::optional<ChannelGroup> worst_channels = {};
