@@ -81,9 +81,10 @@ def test_the_plan_says_what_the_run_does(place: Place, tmp_path: Path) -> None:
     for count in ("nodes_quantized", "nodes_in_float"):
         assert planned[count] == done[count]
     assert planned["macs"] > 0
-    assert sum(part["bytes"] for part in planned["memory"]) == planned["peak_memory_bytes"]
+    calibration = next(stage["bytes"] for stage in planned["stages"] if stage["what"] == "calibration")
+    assert sum(part["bytes"] for part in planned["memory"]) == calibration <= planned["peak_memory_bytes"]
     measured = next(s["peak_memory_bytes"] for s in done["stages"] if s["name"] == "Calibration")
-    assert agrees(planned["peak_memory_bytes"], measured, 0.15)
+    assert agrees(calibration, measured, 0.15)
     assert 0.8 < planned["output_bytes"] / done["model_bytes_after"] < 1.25
 
 
