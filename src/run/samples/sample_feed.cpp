@@ -140,19 +140,20 @@ std::vector<data::Sample> ContentOrderedSamples::units_of(data::Sample sample) c
   return units;
 }
 
-const std::vector<ContentOrderedSamples::Place>& ContentOrderedSamples::order() const {
+const std::deque<ContentOrderedSamples::Place>& ContentOrderedSamples::order() const {
   if (!order_.empty()) return order_;
   inner_.rewind();
   for (std::size_t at = 0; options_.most == 0 || at < options_.most; ++at) {
     auto sample = inner_.next();
     if (!sample) break;
     const auto units = units_of(std::move(*sample));
-    for (std::size_t row = 0; row < units.size(); ++row) {
-      order_.push_back({fingerprint_of(units[row]), bytes_of(units[row].inputs), at, row});
-    }
+    bytes_.push_back(units.empty() ? 0 : bytes_of(units.front().inputs));
+    for (std::size_t row = 0; row < units.size(); ++row)
+      order_.push_back({fingerprint_of(units[row]), static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(row)});
   }
-  std::stable_sort(order_.begin(), order_.end(), [](const Place& a, const Place& b) {
-    return std::tie(a.content.high, a.content.low) < std::tie(b.content.high, b.content.low);
+  std::sort(order_.begin(), order_.end(), [](const Place& a, const Place& b) {
+    return std::tie(a.content.high, a.content.low, a.sample, a.row) <
+           std::tie(b.content.high, b.content.low, b.sample, b.row);
   });
   return order_;
 }
@@ -162,10 +163,10 @@ void ContentOrderedSamples::read_ahead() {
   ahead_.clear();
   std::map<std::size_t, std::vector<std::size_t>> wanted;  // positions here, by sample of the inner source
   std::uint64_t bytes = 0;
-  for (std::size_t at = next_; at < order_.size() && (at == next_ || bytes + order_[at].bytes <= options_.ahead);
-       ++at) {
+  for (std::size_t at = next_; at < order_.size(); ++at) {
+    bytes += bytes_.at(order_[at].sample);
+    if (at > next_ && bytes > options_.ahead) break;
     wanted[order_[at].sample].push_back(at);
-    bytes += order_[at].bytes;
     ahead_.push_back({at, {}});
   }
   inner_.rewind();

@@ -148,22 +148,22 @@ class ContentOrderedSamples final : public data::SampleSource {
  private:
   struct Place {
     Fingerprint content;
-    std::uint64_t bytes = 0;
-    std::size_t sample = 0, row = 0;  // in the inner source
+    std::uint32_t sample = 0, row = 0;  // in the inner source; small, since rows come in great numbers
   };
   struct Ahead {
     std::size_t position = 0;
     data::Sample sample;
   };
 
-  const std::vector<Place>& order() const;
+  const std::deque<Place>& order() const;
   std::vector<data::Sample> units_of(data::Sample sample) const;
   void read_ahead();
 
   data::SampleSource& inner_;
   ContentOrderOptions options_;
-  mutable std::vector<Place> order_;  // empty: not read yet
-  std::deque<Ahead> ahead_;           // of positions that follow each other
+  mutable std::deque<Place> order_;           // empty: not read yet
+  mutable std::vector<std::uint64_t> bytes_;  // of a row of each sample of the inner source
+  std::deque<Ahead> ahead_;                   // of positions that follow each other
   bool keeps_ = true;
   std::size_t next_ = 0;
 };
