@@ -338,8 +338,9 @@ std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::
                                          const TransposedConstants& transposed, const std::vector<bool>& selected,
                                          OtherReaders others) {
   struct Stored {
-    bool in_float = false;  // one of them
-    bool in_integers = false, given_out = false;
+    bool in_float = false;         // one of them
+    bool source_in_float = false;  // only what the others are transposes of, and because of its readers
+    bool turned_in_integers = false;
     double bytes = 0;
     std::vector<std::size_t> readers;  // of integers
   };
@@ -359,16 +360,19 @@ std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::
       any = any || selected[n];
       all = all && selected[n];
     }
-    weight.in_float = weight.in_float || !(others == OtherReaders::unrounded ? all : any);
-    weight.in_integers = weight.in_integers || any;
-    weight.given_out = weight.given_out || index.is_output(tensor.name);
+    const bool in_float = !(others == OtherReaders::unrounded ? all : any);
+    const bool is_turned = turned != transposed.end();
+    const bool may_follow =
+        others == OtherReaders::rounded_with_transposes && !is_turned && !index.is_output(tensor.name);
+    (may_follow ? weight.source_in_float : weight.in_float) |= in_float;
+    weight.turned_in_integers |= is_turned && any;
   }
   const double share = onnx::bits_of(data_type(type)) / 32.0;
   double saved = 0;
   std::vector<std::size_t> beside;
   for (auto& [name, weight] : weights) {
     if (weight.readers.empty()) continue;
-    if (others == OtherReaders::rounded_with_transposes && weight.in_integers) weight.in_float = weight.given_out;
+    weight.in_float |= weight.source_in_float && !weight.turned_in_integers;
     saved += weight.bytes * ((weight.in_float ? 0 : 1) - share);
     if (weight.in_float) beside.insert(beside.end(), weight.readers.begin(), weight.readers.end());
   }

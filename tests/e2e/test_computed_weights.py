@@ -193,6 +193,28 @@ def test_a_table_whose_transpose_is_the_head_is_stored_once(form: list[str], tmp
     assert support.sqnr(reference, support.outputs(quantized, samples)) > 22
 
 
+@pytest.mark.parametrize("form", [["--format", "fp8"], ["--format", "int8"]], ids=["fp8", "int8"])
+def test_a_table_whose_transpose_stays_in_float_does_so_too(form: list[str], tmp_path: Path) -> None:
+    node, rng = helper.make_node, np.random.default_rng(3)
+    nodes = [
+        node("Gather", ["W", "ids"], ["rows"], "table"),
+        node("MatMul", ["rows", "V"], ["x"], "goes"),
+        node("Tanh", ["x"], ["t"], "tanh"),
+        node("Transpose", ["W"], ["u"], "turn", perm=[1, 0]),
+        node("MatMul", ["t", "u"], ["y"], "stays"),
+    ]
+    shapes = {"W": (8 * N, N), "V": (N, N)}
+    constants = [constant(name, np.float32(rng.standard_normal(shape) / N**0.5)) for name, shape in shapes.items()]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["N"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 8 * N])
+    graph = helper.make_graph(nodes, "g", [ids], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    data = support.save_samples(tmp_path / "data", [{"ids": np.random.default_rng(i).integers(0, N, 16)} for i in range(4)])
+    support.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", data, *form, "--exclude-nodes", "stays", "--no-bench")
+    stored = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if np.prod(t.dims) >= N * N]
+    assert sorted(onnx.helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in stored) == [1, 4]
+
+
 @pytest.mark.parametrize("option", ["--nodes", "--exclude-nodes"])
 @pytest.mark.parametrize(
     ("named", "why"),
