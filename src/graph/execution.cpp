@@ -308,6 +308,21 @@ std::optional<Work> work_of(const onnx::Model& model, const Index& index, const 
   return work;
 }
 
+std::uint64_t constant_bytes(const onnx::Model& model) {
+  std::uint64_t bytes = 0;
+  for (const auto& tensor : model.graph.initializers) bytes += tensor.data.size();
+  return bytes;
+}
+
+std::uint64_t constant_bytes(const onnx::Model& model, const Index& index, const onnx::Node& node) {
+  std::uint64_t bytes = 0;
+  for (const auto& input : node.inputs()) {
+    const int constant = index.initializer(input);
+    if (constant != kNone) bytes += model.graph.initializers[static_cast<std::size_t>(constant)].data.size();
+  }
+  return bytes;
+}
+
 std::optional<std::vector<onnx::Dim>> told_shape(const ValueTypes& types, const std::string& value) {
   const auto found = types.find(value);
   const bool is_told = found != types.end() && found->second.shape && !found->second.shape->empty();

@@ -27,6 +27,12 @@ std::optional<std::vector<onnx::Dim>> told_shape(const ValueTypes& types, const 
 /// How a value is stated as an input or output of a part of the model.
 onnx::ValueInfo told_info(const onnx::Model& model, const ValueTypes& types, const std::string& value);
 
+// What is stored with the model.
+
+/// Bytes of all constants, and of those that a node reads.
+std::uint64_t constant_bytes(const onnx::Model& model);
+std::uint64_t constant_bytes(const onnx::Model& model, const Index& index, const onnx::Node& node);
+
 // How many bytes of activations are alive at a time.
 
 /// Bytes that a node needs while it runs; `kept` says whether its first input is still needed afterwards.

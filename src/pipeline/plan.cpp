@@ -19,6 +19,7 @@
 #include "config/validate.h"
 #include "data/sample.h"
 #include "detent/plan.h"
+#include "graph/execution.h"
 #include "graph/patterns.h"
 #include "graph/traits.h"
 #include "graph/transformer.h"
@@ -495,12 +496,6 @@ void predict_timing(Run& run, Forecast& forecast) {
 
 namespace {
 
-std::uint64_t constant_bytes(const onnx::Model& model) {
-  std::uint64_t bytes = 0;
-  for (const auto& tensor : model.graph.initializers) bytes += tensor.data.size();
-  return bytes;
-}
-
 // Integers, scales, and zero points where they are stored.
 std::uint64_t stored_bytes(const quantization::BlockTensor& tensor) {
   const auto values = static_cast<std::uint64_t>(tensor.rows * tensor.columns);
@@ -539,7 +534,7 @@ std::uint64_t graph_bytes(const onnx::Model& model) {
   return bytes;
 }
 
-std::uint64_t bytes_as_it_is(const onnx::Model& model) { return graph_bytes(model) + constant_bytes(model); }
+std::uint64_t bytes_as_it_is(const onnx::Model& model) { return graph_bytes(model) + graph::constant_bytes(model); }
 
 std::uint64_t saved_by_8_bits(const onnx::Model& model, const std::set<std::string>& constants) {
   std::uint64_t bytes = 0;
@@ -560,7 +555,7 @@ void predict_blocks(Run& run, Forecast& forecast) {
   auto& plan = forecast.plan;
   plan.nodes_quantized = quantization::node_count(placement);
   plan.nodes_in_float = placement.in_float;
-  std::uint64_t rest = constant_bytes(model), stored = 0;
+  std::uint64_t rest = graph::constant_bytes(model), stored = 0;
   for (const auto& tensor : placement.tensors) {
     const std::uint64_t whole = model.graph.initializers[tensor.initializer].data.size();
     stored += stored_bytes(tensor);

@@ -126,26 +126,16 @@ class Fallback : public Remedy {
     const auto& config = evaluator_->options().config;
     const bool by_size =
         config::target(config).is_ort_cpu && onnx::bits_of(quantization::data_type(config.activation_type)) > 8;
-    double all = 0;
-    for (const auto& tensor : prepared.model.graph.initializers) all += static_cast<double>(tensor.data.size());
+    const auto all = static_cast<double>(graph::constant_bytes(prepared.model));
     costs_.clear();
     for (auto& product : workload.products) {
       const auto& node = prepared.model.graph.nodes[product.node];
       const auto added = prepared.added_in_float.find(node.id());
       double cost = added == prepared.added_in_float.end() ? 0 : added->second;
-      if (by_size && all > 0) cost = std::max(cost, static_cast<double>(bytes_of_constants(node)) / all);
+      if (by_size && all > 0)
+        cost = std::max(cost, static_cast<double>(graph::constant_bytes(prepared.model, *index_, node)) / all);
       if (cost > product.macs) costs_[product.node] = std::exchange(product.macs, cost);
     }
-  }
-
-  std::uint64_t bytes_of_constants(const onnx::Node& node) const {
-    std::uint64_t bytes = 0;
-    for (const auto& input : node.inputs()) {
-      const int at = index_->initializer(input);
-      if (at != graph::kNone)
-        bytes += draft_->prepared.model.graph.initializers[static_cast<std::size_t>(at)].data.size();
-    }
-    return bytes;
   }
 
   std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits,

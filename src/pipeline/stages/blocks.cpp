@@ -13,6 +13,7 @@
 #include "config/results.h"
 #include "data/source.h"
 #include "exec/session.h"
+#include "graph/execution.h"
 #include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/transformer.h"
@@ -306,9 +307,7 @@ quantization::BlockPlacement BlockWork::placement_as_run() const {
 std::uint64_t BlockWork::usual_memory(std::uint64_t budget) const {
   constexpr std::uint64_t kProcess = std::uint64_t{128} << 20;
   if (resources_.memory_budget) return budget;
-  std::uint64_t weights = 0;
-  for (const auto& tensor : running().graph.initializers) weights += tensor.data.size();
-  return std::min(budget, kProcess + weights);
+  return std::min(budget, kProcess + graph::constant_bytes(running()));
 }
 
 // What the process and columns that are solved leave of the budget, for sums, weights and activations.

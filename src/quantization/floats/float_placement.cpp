@@ -11,6 +11,7 @@
 
 #include "graph/constants.h"
 #include "graph/decisions.h"
+#include "graph/execution.h"
 #include "graph/operators.h"
 #include "graph/traits.h"
 #include "onnx/bodies.h"
@@ -159,13 +160,8 @@ class Placer {
     std::vector<bool> flags(model_.graph.nodes.size());
     for (std::size_t n = 0; n < flags.size(); ++n) {
       const auto& node = model_.graph.nodes[n];
-      std::uint64_t bytes = 0;
-      for (const auto& input : node.inputs()) {
-        const int tensor = index_.initializer(input);
-        if (tensor != graph::kNone) bytes += model_.graph.initializers[static_cast<std::size_t>(tensor)].data.size();
-      }
       const bool is_product = graph::is_product(node) || node.op_type() == "MatMulNBits";
-      flags[n] = !is_product && bytes <= kLightBytes;
+      flags[n] = !is_product && graph::constant_bytes(model_, index_, node) <= kLightBytes;
     }
     return flags;
   }

@@ -200,9 +200,7 @@ std::vector<bool> recurrent(const speed::TimedModel& subject) {
 // activations.
 std::uint64_t memory_to_try(const onnx::Model& model) {
   constexpr std::uint64_t kActivations = std::uint64_t{32} << 20;
-  std::uint64_t weights = 0;
-  for (const auto& tensor : model.graph.initializers) weights += tensor.data.size();
-  return profile::memory_now().resident + 2 * weights + kActivations;
+  return profile::memory_now().resident + 2 * graph::constant_bytes(model) + kActivations;
 }
 
 std::vector<std::vector<data::Array>> one_sample(data::SampleSource& source) {

@@ -296,7 +296,7 @@ bool is_for_htp_of_16_bits(const QuantConfig& c) { return is_for_htp(c) && quant
 bool pools_strides(const QuantConfig& c) { return config::target(c).pooled_strides; }
 bool adds_axis(const QuantConfig& c) { return config::target(c).axis_for_few_rows && quantizes(c); }
 bool completes_convolutions(const QuantConfig& c) { return config::target(c).explicit_convolutions; }
-bool has_gates(const QuantConfig& c) { return fuses(c) && config::writes_hard_sigmoids(c); }
+bool fuses_for_ort_cpu(const QuantConfig& c) { return fuses(c) && config::writes_hard_sigmoids(c); }
 
 graph::Notes unfold_bodies(Preparation& p) {
   graph::unfold(p.model(), p.limits);
@@ -386,10 +386,10 @@ constexpr Pass kPasses[] = {
     {"gemms", fuses, on<graph::plain_gemms>},
     {"fold-after", fuses, on<graph::fold_after_products>},
     {"uniform-prelus", fuses, on<graph::uniform_prelus>},
-    {"fast-activations", has_gates, on<graph::write_fast_activations>, inferred},
-    {"hard-sigmoids", has_gates, on<graph::compose_hard_sigmoids>, inferred},
-    {"hard-swishes", has_gates, on<graph::take_hard_swishes_apart>, inferred},
-    {"gelus", has_gates, on<graph::compose_gelus>},
+    {"fast-activations", fuses_for_ort_cpu, on<graph::write_fast_activations>, inferred},
+    {"hard-sigmoids", fuses_for_ort_cpu, on<graph::compose_hard_sigmoids>, inferred},
+    {"hard-swishes", fuses_for_ort_cpu, on<graph::take_hard_swishes_apart>, inferred},
+    {"gelus", fuses_for_ort_cpu, on<graph::compose_gelus>},
     {"fold-before", fuses, on<graph::fold_before_products>, inferred},
     {"convolutions", completes_convolutions, on<graph::complete_convolutions>},
 };

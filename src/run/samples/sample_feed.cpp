@@ -142,6 +142,7 @@ std::vector<data::Sample> ContentOrderedSamples::units_of(data::Sample sample) c
 
 const std::deque<ContentOrderedSamples::Place>& ContentOrderedSamples::order() const {
   if (!order_.empty()) return order_;
+  bytes_.clear();
   inner_.rewind();
   for (std::size_t at = 0; options_.most == 0 || at < options_.most; ++at) {
     auto sample = inner_.next();

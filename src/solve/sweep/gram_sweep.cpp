@@ -14,6 +14,7 @@
 #include "base/parallel.h"
 #include "base/text.h"
 #include "exec/sweep.h"
+#include "graph/execution.h"
 #include "quantization/blocks/block_stream.h"
 #include "solve/algebra/gram.h"
 #include "solve/layers/layer_solver.h"
@@ -257,15 +258,6 @@ class Sweep {
   std::size_t samples_ = 0;
 };
 
-std::uint64_t bytes_of_weights(const onnx::Model& model, const graph::Index& index, const onnx::Node& node) {
-  std::uint64_t bytes = 0;
-  for (const auto& input : node.inputs()) {
-    const int weight = index.initializer(input);
-    if (weight != graph::kNone) bytes += model.graph.initializers[static_cast<std::size_t>(weight)].data.size();
-  }
-  return bytes;
-}
-
 // More stages, where nodes of one read more than so many bytes of weights.
 std::vector<BlockStage> cut_by_weights(const onnx::Model& model, const graph::Index& index,
                                        const std::vector<bool>& inside, std::uint64_t most,
@@ -279,7 +271,7 @@ std::vector<BlockStage> cut_by_weights(const onnx::Model& model, const graph::In
     cut.emplace_back().begin = stages[s].begin;
     std::uint64_t bytes = 0;
     for (std::size_t n = begin; n < end; ++n) {
-      const auto more = bytes_of_weights(model, index, nodes[n]);
+      const auto more = graph::constant_bytes(model, index, nodes[n]);
       if (bytes > 0 && bytes + more > most && !inside[n]) {
         cut.emplace_back().begin = static_cast<int>(n);
         bytes = 0;
