@@ -357,7 +357,7 @@ class FrontEnd {
       value.has_product = true;
     } else if (is_on(node, List::bounds)) {
       value.is_bounded |= value.has_product;
-    } else if (!node.is("Sqrt") && (ends || !sums_or_moves(node))) {
+    } else if (!node.is("Sqrt") && (ends || !(sums_or_moves(node) || (cuts_frames(node) && !value.has_product)))) {
       return;
     }
     for (const auto& output : node.outputs()) values_[output] = value;
@@ -373,6 +373,9 @@ class FrontEnd {
     return is_on(node, List::sums) || traits.counting == Counting::moves || traits.counting == Counting::free ||
            traits.is(Trait::rearranges);
   }
+
+  // A loop in front of all products.
+  static bool cuts_frames(const onnx::Node& node) { return !node.bodies().empty(); }
 
   // A square root does not end one: a speech detector keeps its decisions with what leads to it in integers.
   bool compresses(const onnx::Node& node) const {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
@@ -31,6 +32,12 @@ constexpr ChoiceLimits kNone{
 // Results that are farther from the float model's are of no use. Where float is no way out, as many fall back to 16
 // bits as it takes to be nearer.
 constexpr double kOfUseDb = 20;
+// Where float is one, so much of the time may go for being nearer, for choices that take away three times their share
+// of the time of the error that is left. Where results are useless, all that integers save may go.
+constexpr ChoiceLimits kFar{.macs = 0.25, .worth_removing = 0.03, .ratio = 3, .error = 1e-2};
+constexpr double kRatioIfUseless = 0.3;
+constexpr int kFarRounds = 3;
+constexpr double kTimeRounding = 1e-6;
 // Of the choices that reach a target, so many are tried without.
 constexpr std::size_t kMostRemovals = 7;
 // Front ends fall back whole, however many multiplications they have, where results are farther than this (30 dB; 20
@@ -52,6 +59,8 @@ class Fallback : public Remedy {
     const bool all = config::target(evaluator.options().config).all_operators;
     auto workload =
         workload_of(draft.prepared, *index_, evaluator.static_types(draft), draft.assignment.placement, all);
+    macs_.clear();
+    for (const auto& product : workload.products) macs_[product.node] = product.macs;
     if (accuracy().fallback == AccuracyFallback::float32) count_costs(workload);
     if (accuracy().target) {
       if (!reach(choose(workload, kNone), [this](const auto& choices) { return is_reached(choices); }))
@@ -62,6 +71,7 @@ class Fallback : public Remedy {
       limits.macs = std::min(limits.macs, spare_time());
       choices_ = choose(workload, limits);
       add_front_ends(workload, limits);
+      add_where_far(workload);
       const auto reaches = [this](const auto& choices, double db) {
         return worst_sqnr_db(evaluator_->judge(*draft_, assign_with(choices))) >= db;
       };
@@ -91,9 +101,7 @@ class Fallback : public Remedy {
     auto& result = draft.result;
     const bool in_float = accuracy().fallback == AccuracyFallback::float32;
     for (const auto& choice : choices_) {
-      const auto dearer = costs_.find(choice.node);
-      const double share = dearer == costs_.end() ? choice.macs : dearer->second;
-      const double macs = remedies::macs_of(draft.prepared.model, *index_, {choice.node, share});
+      const double macs = remedies::macs_of(draft.prepared.model, *index_, {choice.node, macs_.at(choice.node)});
       (in_float ? result.float_nodes : result.wide_nodes)
           .push_back({draft.prepared.model.graph.nodes[choice.node].label(), choice.removed, macs});
     }
@@ -127,20 +135,23 @@ class Fallback : public Remedy {
     const bool by_size =
         config::target(config).is_ort_cpu && onnx::bits_of(quantization::data_type(config.activation_type)) > 8;
     const auto all = static_cast<double>(graph::constant_bytes(prepared.model));
-    costs_.clear();
     for (auto& product : workload.products) {
       const auto& node = prepared.model.graph.nodes[product.node];
       const auto added = prepared.added_in_float.find(node.id());
       double cost = added == prepared.added_in_float.end() ? 0 : added->second;
       if (by_size && all > 0)
         cost = std::max(cost, static_cast<double>(graph::constant_bytes(prepared.model, *index_, node)) / all);
-      if (cost > product.macs) costs_[product.node] = std::exchange(product.macs, cost);
+      product.macs = std::max(product.macs, cost);
     }
   }
 
   std::vector<FallbackChoice> choose(const Workload& workload, const ChoiceLimits& limits,
                                      std::vector<FallbackChoice> before = {}) const {
-    auto products = workload.products;
+    return choose(workload.products, expected_errors(), limits, std::move(before));
+  }
+
+  std::vector<FallbackChoice> choose(std::vector<Candidate> products, const MarkErrors& errors,
+                                     const ChoiceLimits& limits, std::vector<FallbackChoice> before) const {
     for (const auto& choice : before) {
       std::erase_if(products, [&](const auto& product) { return product.node == choice.node; });
     }
@@ -149,7 +160,7 @@ class Fallback : public Remedy {
       nodes.insert(nodes.begin(), first.begin(), first.end());
       return place(nodes);
     };
-    const auto chosen = choose_fallbacks(products, expected_errors(), place_more, limits);
+    const auto chosen = choose_fallbacks(products, errors, place_more, limits);
     before.insert(before.end(), chosen.begin(), chosen.end());
     return before;
   }
@@ -168,6 +179,42 @@ class Fallback : public Remedy {
     if (after > (1 - kOfFrontEnd) * before) return;
     choices_ = std::move(choices);
     remove_unneeded([&](const auto& fewer) { return error_with(fewer) <= std::max(kFarError, kMayGrow * after); });
+  }
+
+  // Results far from the float model's are worth time that integers saved.
+  void add_where_far(const Workload& workload) {
+    const auto& times = draft_->prepared.times;
+    const auto& added = draft_->prepared.added_in_float;
+    if (accuracy().fallback != AccuracyFallback::float32 || !config::target(evaluator_->options().config).is_ort_cpu)
+      return;
+    auto products = workload.products;
+    for (auto& product : products) {
+      const auto known = added.find(draft_->prepared.model.graph.nodes[product.node].id());
+      if (known != added.end()) product.macs = known->second;
+    }
+    const auto time_of = [&](const std::vector<FallbackChoice>& choices) {
+      double sum = 0;
+      for (const auto& product : products) {
+        const auto is_chosen = [&](const auto& choice) { return choice.node == product.node; };
+        if (std::any_of(choices.begin(), choices.end(), is_chosen)) sum += product.macs;
+      }
+      return sum;
+    };
+    for (int round = 0; round < kFarRounds; ++round) {
+      const double error = error_with(choices_);
+      if (error <= kFar.error) return;
+      const bool is_useless = error > std::pow(10, -run::kUselessDb / 10);
+      auto limits = kFar;
+      limits.macs = std::min(kFar.macs, spare_time());
+      if (is_useless) {
+        limits.macs = times.chosen > 0 ? times.in_float / times.chosen - 1 : 1;
+        limits.ratio = kRatioIfUseless;
+      }
+      limits.macs += kTimeRounding - time_of(choices_);
+      auto more = choose(products, expected_errors(choices_), limits, choices_);
+      if (more.size() == choices_.size() || error_with(more) >= error) return;
+      choices_ = std::move(more);
+    }
   }
 
   // Empty where they do not make most of the error of an output.
@@ -192,11 +239,13 @@ class Fallback : public Remedy {
     return worst_error_of(evaluator_->judge(*draft_, assign_with(choices)));
   }
 
-  // The errors of single values, in proportion, so that they add up to no less than the error of all together.
-  MarkErrors expected_errors() const {
+  // The errors of single values, in proportion, so that they add up to no less than the error of all together that is
+  // left with these choices.
+  MarkErrors expected_errors(const std::vector<FallbackChoice>& choices = {}) const {
     auto errors = draft_->sensitivities->errors;
-    const auto all = errors_of(evaluator_->judged(*draft_));
-    const auto sum = predicted_error(draft_->assignment.placement, errors);
+    const auto all =
+        errors_of(choices.empty() ? evaluator_->judged(*draft_) : evaluator_->judge(*draft_, assign_with(choices)));
+    const auto sum = predicted_error(choices.empty() ? draft_->assignment.placement : place(nodes_of(choices)), errors);
     for (auto& [mark, of_points] : errors) {
       for (std::size_t i = 0; i < all.size(); ++i) {
         if (sum[i] > 0) of_points[i] *= std::max(1.0, all[i] / sum[i]);
@@ -267,7 +316,7 @@ class Fallback : public Remedy {
   Evaluator* evaluator_ = nullptr;
   std::optional<graph::Index> index_;
   std::vector<FallbackChoice> choices_;
-  std::map<std::size_t, double> costs_;  // the multiplications of products that cost more otherwise
+  std::map<std::size_t, double> macs_;  // of products; what a choice costs may be more, or less
   quantization::Assignment assignment_;
   TrialResult all_, chosen_;
 };

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -26,6 +27,8 @@ constexpr double kNear = 1e-3;  // 30 dB: near enough
 // From here on (20 dB) shares do not count: they add up for small errors, and weights that make little of a large one
 // can still mend much of it.
 constexpr double kFar = 1e-2;
+// So much of what the typical sample gains, in dB, the worst may lose.
+constexpr double kTolerableLoss = 0.25;
 // Samples. Layers draw eight positions for each weight of a row at the most, so that more of them say little.
 constexpr std::size_t kMostTuned = 64;
 constexpr std::uint64_t kAhead = std::uint64_t{8} << 20;
@@ -67,7 +70,7 @@ class WeightTuning : public Remedy {
   }
 
   // By the typical sample: one of which both make nonsense says little about which is better. But the figure that is
-  // told must not become worse than before all remedies.
+  // told must not become much worse than before all remedies.
   bool is_better(const Draft& draft, Evaluator& evaluator) override {
     auto tuned = roundings_of(draft.assignment.values);
     for (const auto& layer : layers_) {
@@ -78,7 +81,8 @@ class WeightTuning : public Remedy {
     trim_heap();
     judged_ = evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, trial_of(tuned));
     errors_ = {typical_error_of(evaluator.judged(draft)), typical_error_of(judged_), false};
-    errors_.kept = errors_.error_after < errors_.error_before && worst_sqnr_db(judged_) >= draft.before_db;
+    const double gain = 10 * std::log10(errors_.error_before / errors_.error_after);
+    errors_.kept = gain > 0 && worst_sqnr_db(judged_) >= draft.before_db - kTolerableLoss * gain;
     return errors_.kept;
   }
 

@@ -129,7 +129,8 @@ std::vector<std::vector<data::Array>> first_samples(data::SampleSource& source, 
 namespace {
 
 constexpr double kLeastSeconds = 0.2, kMostSeconds = 5, kShareOfRun = 0.03;
-constexpr double kTolerable = 2.5;             // seconds in all, or twice its share of the run
+constexpr double kTolerable = 2.5;             // seconds in all,
+constexpr double kTolerableShare = 0.1;        // or this share of the run, where models are slow
 constexpr std::uint64_t kMostBytes = 8 << 20;  // of samples, which stay in memory
 constexpr std::size_t kTurnsOfOne = 4;         // of models that are opened for them
 constexpr double kOpenings = 3;                // of each of these
@@ -153,7 +154,7 @@ std::string too_costly(const LatencyRequest& request, std::span<const std::files
   }
   double loading = 0;
   for (const auto& model : quantized) loading += (request.one_open ? kOpenings : 1) * seconds_of_pairs(model);
-  const double most = std::max(kTolerable, 2 * kShareOfRun * request.run_seconds);
+  const double most = std::max(kTolerable, kTolerableShare * request.run_seconds);
   if (loading >= kSlowToLoad && loading + least_seconds(request) > most)
     return fmt::format("loading that many pairs takes about {:.1f} s; detent bench takes the time", loading);
   if (least_seconds(request) > most)
