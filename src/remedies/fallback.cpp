@@ -32,9 +32,9 @@ constexpr ChoiceLimits kNone{
 // Results that are farther from the float model's are of no use. Where float is no way out, as many fall back to 16
 // bits as it takes to be nearer.
 constexpr double kOfUseDb = 20;
-// Where float is one, so much of the time may go for being nearer, for choices that take away three times their share
+// Where float is one, so much of the time may go for being nearer, for choices that take away six times their share
 // of the time of the error that is left. Where results are useless, all that integers save may go.
-constexpr ChoiceLimits kFar{.macs = 0.25, .worth_removing = 0.03, .ratio = 3, .error = 1e-2};
+constexpr ChoiceLimits kFar{.macs = 0.25, .worth_removing = 0.05, .ratio = 6, .error = 1e-2};
 constexpr double kRatioIfUseless = 0.3;
 constexpr int kFarRounds = 3;
 constexpr double kTimeRounding = 1e-6;
