@@ -343,12 +343,19 @@ class FrontEnd {
     const auto& node = model_.graph.nodes[n];
     if (!varies_[n]) return;
     Value value;
+    bool are_sizes = true;
     for (const auto& input : node.inputs()) {
-      if (input.empty() || index_.is_input(input) || is_constant(input)) continue;
+      if (input.empty() || is_constant(input) || sizes_.contains(input)) continue;
+      are_sizes = false;
+      if (index_.is_input(input)) continue;
       const auto found = values_.find(input);
       if (found == values_.end()) return;
       value.has_product |= found->second.has_product;
       value.is_bounded |= found->second.is_bounded;
+    }
+    if (are_sizes || is_on(node, List::measures)) {
+      sizes_.insert(node.outputs().begin(), node.outputs().end());
+      return;
     }
     const bool ends = value.has_product && compresses(node);
     if (ends) collect(n);
@@ -408,6 +415,7 @@ class FrontEnd {
   FrontEnds which_;
   std::vector<bool> varies_;
   std::unordered_map<std::string, Value> values_;  // that belong to a front end
+  std::unordered_set<std::string> sizes_;          // and what is made from the shapes of values
   std::set<std::size_t> nodes_;
 };
 
