@@ -146,6 +146,27 @@ def test_an_epsilon_does_not_vanish(tmp_path: Path) -> None:
     assert np.isfinite(rounded.run(converted, data[0])[model.graph.output[0].name]).all()
 
 
+@pytest.mark.parametrize("made", ["Log", "ReduceLogSum", "Reciprocal", "Sqrt", "Softmax"])
+@pytest.mark.parametrize("has_samples", [True, False], ids=["samples", "none"])
+def test_no_number_becomes_zero_where_its_logarithm_or_inverse_is_taken(made: str, has_samples: bool, tmp_path: Path) -> None:
+    b = graphs.Builder(3)
+    x = b.add("MatMul", "x", b.weight("w", 64, 64))
+    if made == "Softmax":
+        x = b.add("Log", b.add("Transpose", b.add("Softmax", b.add("Mul", x, b.constant("factor", 4.0))), perm=[1, 0]))
+    else:
+        x = b.add("Transpose", b.add("Add", b.add("Mul", x, x), b.constant("epsilon", 1e-10)), perm=[1, 0])
+        x = b.add(made, x, **({"axes": [0]} if made == "ReduceLogSum" else {}))
+        x = b.add("Div", b.constant("small", 1e-3), x) if made == "Sqrt" else x
+        x = b.add("Mul", x, b.constant("less", 1e-8)) if made == "Reciprocal" else x
+    model = b.model({"x": (FLOAT, [8, 64])}, [b.add("MatMul", b.add("MatMul", x, b.weight("v", 8, 64)), b.weight("u", 64, 64))])
+    data = samples(8, 64)
+    if made != "Softmax":
+        data[0]["x"][:] = 0
+    converted, _ = convert(model, data if has_samples else None, tmp_path)
+    if has_samples or made in {"Log", "ReduceLogSum", "Softmax"}:
+        assert np.isfinite(rounded.run(converted, data[0])[model.graph.output[0].name]).all()
+
+
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
 def test_an_epsilon_of_a_norm_does_not_vanish(epsilon: float, tmp_path: Path) -> None:
     b = graphs.Builder(3)

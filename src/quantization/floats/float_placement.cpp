@@ -58,6 +58,7 @@ class Placer {
       placement_.low[n] = reasons_[n].empty();
     }
     keep_index_arithmetic();
+    if (facts_.type == FloatType::float16) keep_from_zero();
     for (const auto n : merge_islands(model_, types_, index_, facts_.keep_io_types, light(), placement_.low))
       reasons_[n] = "they lie between nodes that do, and casts are saved";
     // ONNX Runtime makes one operator of a LayerNormalization in parts, also where it ends in float32; and takes it
@@ -174,6 +175,49 @@ class Placer {
       if (!ends[n] || !placement_.low[n] || !is_light[n]) continue;
       placement_.low[n] = false;
       reasons_[n] = "positions or sizes are computed from them";
+    }
+  }
+
+  // Logarithms, roots and divisors: a number that becomes zero makes them infinite, or what follows.
+  static bool breaks_at_zero(const Node& node, std::size_t input) {
+    const auto* rule = float_rule(node);
+    return graph::is_on(node, graph::List::logarithms) || node.is("Sqrt") || node.is("Reciprocal") ||
+           (rule != nullptr && in_mask(rule->divisors, input));
+  }
+
+  void keep_from_zero() {
+    for (const auto& node : model_.graph.nodes) {
+      const auto& inputs = node.inputs();
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (!is_float(inputs[i]) || index_.producer(inputs[i]) == graph::kNone || !breaks_at_zero(node, i)) continue;
+        const auto vanishes = range_.vanishes(inputs[i]);
+        const bool unknown = !vanishes && graph::is_on(node, graph::List::logarithms);
+        if (vanishes.value_or(unknown && may_vanish(inputs[i]))) keep_digits(node, inputs[i]);
+      }
+    }
+  }
+
+  // But for a constant that the type does not have, or by its operator.
+  bool may_vanish(const std::string& value) const {
+    const int producer = index_.producer(value);
+    if (producer == graph::kNone) return false;
+    const auto& node = model_.graph.nodes[static_cast<std::size_t>(producer)];
+    if (graph::traits_of(node).counting == graph::Counting::moves) return may_vanish(node.inputs()[0]);
+    return reasons_[static_cast<std::size_t>(producer)] == kTooSmall || node.is("Softmax") || node.is("Sigmoid");
+  }
+
+  // The reader, and what makes the numbers that it reads.
+  void keep_digits(const Node& reader, std::string value) {
+    const Node* node = &reader;
+    while (node != nullptr) {
+      const auto n = static_cast<std::size_t>(node - model_.graph.nodes.data());
+      if (placement_.low[n]) {
+        placement_.low[n] = false;
+        reasons_[n] = "numbers that the type makes zeros of would be a logarithm's, a root's or a divisor's";
+      }
+      if (node != &reader && graph::traits_of(*node).counting != graph::Counting::moves) return;
+      const int producer = index_.producer(node == &reader ? value : node->inputs()[0]);
+      node = producer == graph::kNone ? nullptr : &model_.graph.nodes[static_cast<std::size_t>(producer)];
     }
   }
 

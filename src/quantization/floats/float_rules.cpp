@@ -49,12 +49,25 @@ bool FloatRange::loses(float value, double tolerance) const noexcept {
   return std::abs(static_cast<double>(rounded(value, type_)) - value) > tolerance * std::abs(value);
 }
 
-std::optional<double> FloatRange::largest(const std::string& value) const {
-  if (statistics_ == nullptr) return std::nullopt;
+const calibration::KeyRange* FloatRange::extremes_of(const std::string& value) const {
+  if (statistics_ == nullptr) return nullptr;
   const auto found = statistics_->tensors.find(value);
-  if (found == statistics_->tensors.end() || !found->second.has_values()) return std::nullopt;
-  const auto& extremes = found->second.extremes;
-  return std::max(std::abs(static_cast<double>(extremes.lowest())), std::abs(static_cast<double>(extremes.highest())));
+  return found == statistics_->tensors.end() || !found->second.has_values() ? nullptr : &found->second.extremes;
+}
+
+std::optional<double> FloatRange::largest(const std::string& value) const {
+  const auto* extremes = extremes_of(value);
+  if (extremes == nullptr) return std::nullopt;
+  return std::max(std::abs(static_cast<double>(extremes->lowest())),
+                  std::abs(static_cast<double>(extremes->highest())));
+}
+
+std::optional<bool> FloatRange::vanishes(const std::string& value) const {
+  const auto* extremes = extremes_of(value);
+  if (extremes == nullptr) return std::nullopt;
+  const float smallest = std::max(extremes->lowest(), -extremes->highest());
+  return type_ == FloatType::float16 && smallest > 0 && smallest < kSmallestNormalHalf &&
+         loses(smallest, kEpsilonTolerance);
 }
 
 std::string FloatRange::reason_against_value(const std::string& value) const {
@@ -86,8 +99,7 @@ std::string FloatRange::reason_against_constant(const std::string& name, const C
   const double tolerance = use.additive || use.bound ? kEpsilonTolerance : kTolerance;
   const bool vanishes = m.single && std::isfinite(rounded(m.largest, type_)) && loses(m.largest, tolerance);
   const bool faint = !m.single && !use.additive && !use.bound && m.noise > kNoise;
-  if (vanishes || faint || (use.divisor && loses(m.smallest, kTolerance)))
-    return "a constant is too small for the type";
+  if (vanishes || faint || (use.divisor && loses(m.smallest, kTolerance))) return kTooSmall;
   return {};
 }
 

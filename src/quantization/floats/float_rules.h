@@ -32,6 +32,9 @@ const FloatRule* float_rule(const onnx::Node& node) noexcept;
 /// Values may be 4 times as large as any that was seen.
 inline constexpr double kFloatMargin = 4;
 
+/// A reason against constants.
+inline constexpr const char* kTooSmall = "a constant is too small for the type";
+
 /// How a node uses a constant.
 struct ConstantUse {
   bool divisor = false;   // no element may vanish, not just the largest
@@ -53,6 +56,9 @@ class FloatRange {
              const calibration::Statistics* statistics);
 
   std::string reason_against_value(const std::string& value) const;
+  /// Whether values are all of one sign, and some so small that the type makes zeros of them or of most of their
+  /// digits; nothing where no samples tell.
+  std::optional<bool> vanishes(const std::string& value) const;
   /// Of a float32 initializer.
   std::string reason_against_constant(const std::string& name, const ConstantUse& use) const;
   /// Of what a DequantizeLinear makes of a constant.
@@ -72,6 +78,7 @@ class FloatRange {
     bool single = false;
   };
   const Magnitudes& magnitudes(const std::string& constant) const;
+  const calibration::KeyRange* extremes_of(const std::string& value) const;
   std::optional<double> largest(const std::string& value) const;
   std::optional<double> largest_sum(const onnx::Node& node, FloatTrait trait) const;
   /// How many values each sum of the node adds up.
