@@ -310,8 +310,10 @@ namespace {
 using Values = std::unordered_map<std::string, data::Array>;
 
 constexpr int kNoCut = std::numeric_limits<int>::max();
+// That a value may take which crosses a cut: it stays in memory for each of the samples.
+constexpr std::uint64_t kMostCrossing = std::uint64_t{20} << 20;
 
-// How many values cross each position; kNoCut inside of bodies, and where one of them is no tensor of numbers.
+// How many values cross each position; kNoCut inside of bodies, and where one of them is large or no tensor of numbers.
 std::vector<int> crossings(const onnx::Model& model, const graph::Index& index, const graph::ValueTypes& types) {
   const auto count = static_cast<int>(model.graph.nodes.size());
   std::vector<int> change(static_cast<std::size_t>(count) + 2), others = change;
@@ -322,7 +324,8 @@ std::vector<int> crossings(const onnx::Model& model, const graph::Index& index, 
       ++change[static_cast<std::size_t>(n) + 1];
       --change[static_cast<std::size_t>(last) + 1];
       const auto type = graph::type_of(model, types, name);
-      if (type != onnx::DataType::undefined && type != onnx::DataType::string) continue;
+      const bool is_large = graph::static_bytes(types, name).value_or(0) > kMostCrossing;
+      if (type != onnx::DataType::undefined && type != onnx::DataType::string && !is_large) continue;
       ++others[static_cast<std::size_t>(n) + 1];
       --others[static_cast<std::size_t>(last) + 1];
     }

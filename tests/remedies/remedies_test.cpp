@@ -627,6 +627,15 @@ TEST(Parts, AreOfAboutTheSameWork) {
   for (std::size_t i = 1; i < parts.size(); ++i) EXPECT_NEAR(parts[i] - parts[i - 1], 6, 2);
 }
 
+TEST(Parts, NoLargeValueCrossesACut) {
+  const auto model = chain();
+  auto types = exec::infer_value_types(runtime(), model);
+  // What crosses there takes 32 MiB a sample.
+  const auto& large = model.graph.nodes[11].outputs()[0];
+  types[large].shape = std::vector<onnx::Dim>{{1 << 23, ""}};
+  for (const int cut : parts_of(model, types, 12)) EXPECT_NE(cut, 12);
+}
+
 // Of one trial, as rank 0 sends it: no sums of points and outputs, the logarithm, the number of pairs.
 std::string result(double log_errors) {
   std::string bytes(32, '\0');
