@@ -146,7 +146,7 @@ def test_an_epsilon_does_not_vanish(tmp_path: Path) -> None:
     assert np.isfinite(rounded.run(converted, data[0])[model.graph.output[0].name]).all()
 
 
-@pytest.mark.parametrize("made", ["Log", "ReduceLogSum", "Reciprocal", "Sqrt", "Softmax"])
+@pytest.mark.parametrize("made", ["Log", "ReduceLogSum", "Reciprocal", "Sqrt", "Pow", "Softmax"])
 @pytest.mark.parametrize("has_samples", [True, False], ids=["samples", "none"])
 def test_no_number_becomes_zero_where_its_logarithm_or_inverse_is_taken(made: str, has_samples: bool, tmp_path: Path) -> None:
     b = graphs.Builder(3)
@@ -155,7 +155,9 @@ def test_no_number_becomes_zero_where_its_logarithm_or_inverse_is_taken(made: st
         x = b.add("Log", b.add("Transpose", b.add("Softmax", b.add("Mul", x, b.constant("factor", 4.0))), perm=[1, 0]))
     else:
         x = b.add("Transpose", b.add("Add", b.add("Mul", x, x), b.constant("epsilon", 1e-10)), perm=[1, 0])
-        x = b.add(made, x, **({"axes": [0]} if made == "ReduceLogSum" else {}))
+        x = b.add(
+            made, x, *([b.constant("power", -0.5)] if made == "Pow" else []), **({"axes": [0]} if made == "ReduceLogSum" else {})
+        )
         x = b.add("Div", b.constant("small", 1e-3), x) if made == "Sqrt" else x
         x = b.add("Mul", x, b.constant("less", 1e-8)) if made == "Reciprocal" else x
     model = b.model({"x": (FLOAT, [8, 64])}, [b.add("MatMul", b.add("MatMul", x, b.weight("v", 8, 64)), b.weight("u", 64, 64))])

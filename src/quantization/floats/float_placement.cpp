@@ -179,8 +179,13 @@ class Placer {
   }
 
   // Logarithms, roots and divisors: a number that becomes zero makes them infinite, or what follows.
-  static bool breaks_at_zero(const Node& node, std::size_t input) {
+  bool breaks_at_zero(const Node& node, std::size_t input) const {
     const auto* rule = float_rule(node);
+    if (node.is("Pow")) {
+      const auto* exponents = graph::any_float_constant(model_, index_, node.inputs()[1]);
+      return exponents != nullptr && input == 0 &&
+             std::ranges::any_of(graph::floats_of(*exponents), [](float e) { return e < 1; });
+    }
     return graph::is_on(node, graph::List::logarithms) || node.is("Sqrt") || node.is("Reciprocal") ||
            (rule != nullptr && in_mask(rule->divisors, input));
   }
