@@ -13,122 +13,60 @@
 namespace detent::config {
 namespace {
 
-using Words = std::pair<const std::type_index, std::vector<EnumName>>;
+using Table = std::map<std::type_index, std::vector<EnumName>>;
+using Words = Table::value_type;
 
+// In the order of the enumerators, from 0 on.
 template <class Enum>
-Words words(std::initializer_list<std::pair<std::string_view, Enum>> all) {
-  Words row{typeid(Enum), {}};
-  for (const auto& [text, value] : all) row.second.push_back({text, static_cast<int>(value)});
-  return row;
-}
-
-// That stand beside their enumeration, in the order of its enumerators.
-template <class Enum>
-Words in_order(std::span<const std::string_view> texts) {
+Words words(std::span<const std::string_view> texts) {
   Words row{typeid(Enum), {}};
   for (const auto text : texts) row.second.push_back({text, static_cast<int>(row.second.size())});
   return row;
+}
+template <class Enum>
+Words words(std::initializer_list<std::string_view> texts) {
+  return words<Enum>(std::span(texts.begin(), texts.size()));
 }
 
 }  // namespace
 
 std::span<const EnumName> words_of(const std::type_info& enumeration) {
-  static const std::map<std::type_index, std::vector<EnumName>> all{
-      words<QuantType>({{"int8", QuantType::int8},
-                        {"uint8", QuantType::uint8},
-                        {"int16", QuantType::int16},
-                        {"uint16", QuantType::uint16},
-                        {"int4", QuantType::int4},
-                        {"uint4", QuantType::uint4},
-                        {"float8e4m3fn", QuantType::float8e4m3fn},
-                        {"float8e5m2", QuantType::float8e5m2},
-                        {"float4e2m1", QuantType::float4e2m1}}),
-      words<FloatType>({{"keep", FloatType::keep},
-                        {"32", FloatType::float32},
-                        {"16", FloatType::float16},
-                        {"bf16", FloatType::bfloat16}}),
-      words<QuantFormat>({{"qdq", QuantFormat::qdq}, {"qoperator", QuantFormat::qoperator}}),
-      words<Activations>({{"static", Activations::fixed}, {"dynamic", Activations::dynamic}}),
-      words<WeightRange>(
-          {{"full", WeightRange::full}, {"pairs", WeightRange::pairs}, {"reduced", WeightRange::reduced}}),
-      words<WeightForm>({{"matmul-nbits", WeightForm::matmul_nbits}, {"qdq", WeightForm::qdq}}),
-      words<WeightMethod>({{"auto", WeightMethod::automatic},
-                           {"nearest", WeightMethod::nearest},
-                           {"search", WeightMethod::search},
-                           {"awq", WeightMethod::awq},
-                           {"gptq", WeightMethod::gptq}}),
-      words<Rotation>({{"off", Rotation::off}, {"auto", Rotation::automatic}, {"on", Rotation::on}}),
-      words<Outcome::Answer>(
-          {{"yes", Outcome::Answer::yes}, {"look", Outcome::Answer::look}, {"no", Outcome::Answer::no}}),
-      words<KvCacheType>({{"keep", KvCacheType::keep},
-                          {"int8", KvCacheType::int8},
-                          {"int4", KvCacheType::int4},
-                          {"fp8", KvCacheType::float8e4m3fn}}),
-      words<WeightSparsity>({{"none", WeightSparsity::none}, {"2:4", WeightSparsity::two_of_four}}),
-      words<WeightBits>({{"2", WeightBits::two}, {"4", WeightBits::four}, {"8", WeightBits::eight}}),
-      words<ScaleType>({{"float", ScaleType::as_weight},
-                        {"float8e8m0", ScaleType::float8e8m0},
-                        {"float8e4m3fn", ScaleType::float8e4m3fn}}),
-      words<BlockSize>({{"16", BlockSize::of16},
-                        {"32", BlockSize::of32},
-                        {"64", BlockSize::of64},
-                        {"128", BlockSize::of128},
-                        {"256", BlockSize::of256},
-                        {"channel", BlockSize::channel}}),
-      in_order<CalibrationMethod>(kCalibrationMethods),
-      words<ErrorMetric>({{"mae", ErrorMetric::mae}, {"mse", ErrorMetric::mse}}),
-      words<SensitivityMode>(
-          {{"auto", SensitivityMode::automatic}, {"off", SensitivityMode::off}, {"report", SensitivityMode::report}}),
-      words<EqualizeMode>({{"auto", EqualizeMode::automatic}, {"off", EqualizeMode::off}}),
-      words<AccuracyMetric>({{"cosine", AccuracyMetric::cosine},
-                             {"sqnr", AccuracyMetric::sqnr},
-                             {"perplexity", AccuracyMetric::perplexity},
-                             {"command", AccuracyMetric::command}}),
-      words<Verdict>(
-          {{"accepted", Verdict::accepted}, {"falls back", Verdict::falls_back}, {"refused", Verdict::refused}}),
-      words<AccuracyFallback>({{"float32", AccuracyFallback::float32}, {"int16", AccuracyFallback::int16}}),
-      words<OptimizeFor>(
-          {{"latency", OptimizeFor::latency}, {"accuracy", OptimizeFor::accuracy}, {"size", OptimizeFor::size}}),
-      in_order<WeightSolver>(kWeightSolvers),
-      words<FinetuneForm>(
-          {{"auto", FinetuneForm::automatic}, {"gram", FinetuneForm::gram}, {"streamed", FinetuneForm::streamed}}),
-      words<DevicePrecision>({{"float32", DevicePrecision::float32},
-                              {"tf32", DevicePrecision::tf32},
-                              {"bfloat16", DevicePrecision::bfloat16}}),
-      words<DeviceLayout>(
-          {{"auto", DeviceLayout::automatic}, {"nchw", DeviceLayout::nchw}, {"nhwc", DeviceLayout::nhwc}}),
-      words<GdsMode>({{"auto", GdsMode::automatic}, {"on", GdsMode::on}, {"off", GdsMode::off}}),
-      words<MemoryLevel>({{"0", MemoryLevel::memory}, {"1", MemoryLevel::budget}, {"2", MemoryLevel::disk}}),
-      words<SpoolAccess>({{"auto", SpoolAccess::automatic},
-                          {"buffered", SpoolAccess::buffered},
-                          {"direct", SpoolAccess::direct},
-                          {"uring", SpoolAccess::uring}}),
-      words<BlockFloat>({{"none", BlockFloat::none},
-                         {"bfp16", BlockFloat::bfp16},
-                         {"mx4", BlockFloat::mx4},
-                         {"mx6", BlockFloat::mx6},
-                         {"mx9", BlockFloat::mx9},
-                         {"mxfp8e5m2", BlockFloat::mxfp8e5m2},
-                         {"mxfp8e4m3", BlockFloat::mxfp8e4m3},
-                         {"mxfp6e3m2", BlockFloat::mxfp6e3m2},
-                         {"mxfp6e2m3", BlockFloat::mxfp6e2m3},
-                         {"mxfp4e2m1", BlockFloat::mxfp4e2m1},
-                         {"mxint8", BlockFloat::mxint8}}),
-      words<SummaryForm>({{"text", SummaryForm::text}, {"md", SummaryForm::md}}),
-      words<data::ImagePreset>({{"none", data::ImagePreset::none},
-                                {"imagenet", data::ImagePreset::imagenet},
-                                {"01", data::ImagePreset::zero_to_one},
-                                {"11", data::ImagePreset::one_to_one},
-                                {"255", data::ImagePreset::bytes},
-                                {"yolo", data::ImagePreset::letterbox}}),
-      words<NodeFormat>({{"fp32", NodeFormat::fp32},
-                         {"int8", NodeFormat::int8},
-                         {"a16w8", NodeFormat::a16w8},
-                         {"int8-dynamic", NodeFormat::dynamic},
-                         {"w8", NodeFormat::w8},
-                         {"q8", NodeFormat::q8},
-                         {"q4", NodeFormat::q4},
-                         {"q2", NodeFormat::q2}}),
+  static const Table all{
+      words<QuantType>(
+          {"int8", "uint8", "int16", "uint16", "int4", "uint4", "float8e4m3fn", "float8e5m2", "float4e2m1"}),
+      words<FloatType>({"keep", "32", "16", "bf16"}),
+      words<QuantFormat>({"qdq", "qoperator"}),
+      words<Activations>({"static", "dynamic"}),
+      words<WeightRange>({"full", "pairs", "reduced"}),
+      words<WeightForm>({"matmul-nbits", "qdq"}),
+      words<WeightMethod>({"auto", "nearest", "search", "awq", "gptq"}),
+      words<Rotation>({"off", "auto", "on"}),
+      words<Outcome::Answer>({"yes", "look", "no"}),
+      words<KvCacheType>({"keep", "int8", "int4", "fp8"}),
+      words<WeightSparsity>({"none", "2:4"}),
+      {typeid(WeightBits), {{"2", 2}, {"4", 4}, {"8", 8}}},
+      words<ScaleType>({"float", "float8e8m0", "float8e4m3fn"}),
+      {typeid(BlockSize), {{"16", 16}, {"32", 32}, {"64", 64}, {"128", 128}, {"256", 256}, {"channel", 0}}},
+      words<BlockFloat>({"none", "bfp16", "mx4", "mx6", "mx9", "mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3",
+                         "mxfp4e2m1", "mxint8"}),
+      words<NodeFormat>({"fp32", "int8", "a16w8", "int8-dynamic", "w8", "q8", "q4", "q2"}),
+      words<CalibrationMethod>(kCalibrationMethods),
+      words<ErrorMetric>({"mae", "mse"}),
+      words<SensitivityMode>({"auto", "off", "report"}),
+      words<EqualizeMode>({"auto", "off"}),
+      words<AccuracyMetric>({"cosine", "sqnr", "perplexity", "command"}),
+      words<Verdict>({"accepted", "falls back", "refused"}),
+      words<AccuracyFallback>({"float32", "int16"}),
+      words<OptimizeFor>({"latency", "accuracy", "size"}),
+      words<WeightSolver>(kWeightSolvers),
+      words<FinetuneForm>({"auto", "gram", "streamed"}),
+      words<DevicePrecision>({"float32", "tf32", "bfloat16"}),
+      words<DeviceLayout>({"auto", "nchw", "nhwc"}),
+      words<GdsMode>({"auto", "on", "off"}),
+      words<MemoryLevel>({"0", "1", "2"}),
+      words<SpoolAccess>({"auto", "buffered", "direct", "uring"}),
+      words<SummaryForm>({"text", "md"}),
+      words<data::ImagePreset>({"none", "imagenet", "01", "11", "255", "yolo"}),
   };
   return all.at(enumeration);
 }
