@@ -26,6 +26,15 @@ fs::file_type kind_of(const fs::path& path) {
   return kind;
 }
 
+// What a call finds, which takes the place for its error.
+template <class Call>
+auto known(const char* what, const fs::path& path, Call call) {
+  std::error_code failed;
+  auto found = call(failed);
+  check(failed, what, path);
+  return found;
+}
+
 }  // namespace
 
 bool exists(const fs::path& path) {
@@ -40,38 +49,23 @@ bool is_folder(const fs::path& path) { return kind_of(path) == fs::file_type::di
 bool is_file(const fs::path& path) { return kind_of(path) == fs::file_type::regular; }
 
 std::uint64_t size_of(const fs::path& file) {
-  std::error_code failed;
-  const auto size = fs::file_size(file, failed);
-  check(failed, "look at", file);
-  return size;
+  return known("look at", file, [&](auto& failed) { return fs::file_size(file, failed); });
 }
 
 fs::file_time_type changed_at(const fs::path& file) {
-  std::error_code failed;
-  const auto time = fs::last_write_time(file, failed);
-  check(failed, "look at", file);
-  return time;
+  return known("look at", file, [&](auto& failed) { return fs::last_write_time(file, failed); });
 }
 
 fs::path absolute(const fs::path& path) {
-  std::error_code failed;
-  auto found = fs::absolute(path, failed);
-  check(failed, "find the current folder, for", path);
-  return found;
+  return known("find the current folder, for", path, [&](auto& failed) { return fs::absolute(path, failed); });
 }
 
 fs::path resolved(const fs::path& path) {
-  std::error_code failed;
-  auto found = fs::weakly_canonical(paths::absolute(path), failed);
-  check(failed, "look at", path);
-  return found;
+  return known("look at", path, [&](auto& failed) { return fs::weakly_canonical(paths::absolute(path), failed); });
 }
 
 fs::path target_of(const fs::path& link) {
-  std::error_code failed;
-  auto found = fs::read_symlink(link, failed);
-  check(failed, "read link", link);
-  return found;
+  return known("read link", link, [&](auto& failed) { return fs::read_symlink(link, failed); });
 }
 
 void make_folder(const fs::path& folder) {

@@ -21,8 +21,9 @@ namespace {
 using detent::cli::Signals;
 
 void run(const std::vector<std::string>& words, Signals& signals) {
+  using namespace detent::cli;
   CLI::App app{"detent quantizes ONNX models after training, at the memory cost of plain inference.", "detent"};
-  app.formatter(std::make_shared<detent::cli::HelpFormatter>());
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_help_flag("-h,--help", "show the usual options");
   app.set_help_all_flag("--help-all", "show all options");
   app.set_version_flag("--version", "detent " DETENT_VERSION);
@@ -32,43 +33,34 @@ void run(const std::vector<std::string>& words, Signals& signals) {
       "detent help COMMAND lists a command's options.\n\nExit codes: 0 done, 2 usage, 3 bad model or data, 4 out of "
       "memory, disk or time, 5 runtime or device, 130 interrupted, 1 a bug.");
 
-  detent::cli::add_quantize(app, signals, words);
-  detent::cli::add_calibrate(app, signals, words);
-  detent::cli::add_plan(app);
-  detent::cli::add_inspect(app);
-  detent::cli::add_check(app);
-  detent::cli::add_compare(app, signals);
-  detent::cli::add_verify(app, signals);
-  detent::cli::add_bench(app, signals);
-  detent::cli::add_search(app, signals);
-  detent::cli::add_options(app);
-  detent::cli::add_report(app);
-  detent::cli::add_completions(app);
-  const auto usage = [&](const std::string& what) {
-    return detent::usage_error(what, detent::cli::see_help(app, words));
-  };
+  for (const auto* each : {&quantize_command, &calibrate_command, &plan_command, &inspect_command, &check_command,
+                           &compare_command, &verify_command, &bench_command, &search_command})
+    add_command(app, *each, signals, words);
+  add_options(app);
+  add_report(app);
+  add_completions(app);
+  const auto usage = [&](const std::string& what) { return detent::usage_error(what, see_help(app, words)); };
   for (const auto& word : words) {  // CLI11 would take the next word for the value
     if (word.starts_with("--") && word.ends_with('=')) throw usage(word.substr(0, word.size() - 1) + " has no value");
   }
   try {
-    const auto given = detent::cli::with_help_as_option(app, words);
+    const auto given = with_help_as_option(app, words);
     std::vector<std::string> reversed(given.rbegin(), given.rend() - 1);  // as CLI11 takes them, without the program
     app.parse(std::move(reversed));
     if (app.get_subcommands().empty()) throw usage("no command given");
   } catch (const CLI::CallForHelp&) {
-    detent::cli::print_help(app.help());
+    print_help(app.help());
   } catch (const CLI::CallForAllHelp&) {
-    detent::cli::print_help(app.help("", CLI::AppFormatMode::All));
+    print_help(app.help("", CLI::AppFormatMode::All));
   } catch (const CLI::ExtrasError&) {
-    throw detent::cli::unexpected_word(app);
+    throw unexpected_word(app);
   } catch (const CLI::CallForVersion& e) {
-    detent::cli::write_out(fmt::format("{}\n", e.what()));
+    write_out(fmt::format("{}\n", e.what()));
   } catch (const CLI::ParseError& e) {
-    if (detent::cli::has_unknown_option(app))
-      throw detent::cli::unexpected_word(app);  // it explains what else is wrong
-    throw usage(detent::cli::in_words(e.what()));
+    if (has_unknown_option(app)) throw unexpected_word(app);  // it explains what else is wrong
+    throw usage(in_words(e.what()));
   }
-  detent::cli::flush_out();
+  flush_out();
 }
 
 // What was thrown, as an exit code and one line. Throws std::bad_alloc where there is no memory for that.

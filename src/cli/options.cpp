@@ -226,17 +226,21 @@ void DeclaredOptions::check_required(const std::vector<GivenOption>& given) cons
   }
 }
 
-void add_command(CLI::App& app, config::Command command, const std::string& description, const std::string& footer,
-                 const std::function<void(Call&)>& run) {
-  const auto is_it = [&](const auto& named) { return named.first == command; };
-  const auto named = std::find_if(config::commands().begin(), config::commands().end(), is_it);
-  auto* added = app.add_subcommand(std::string(named->second), description);
-  const auto declared = std::make_shared<DeclaredOptions>(*added, command);
-  added->footer(footer);
-  added->callback([declared, run] {
+// By a signal. The others end soon after a stop is requested.
+constexpr unsigned kEndedAtOnce = config::kPlan | config::kInspect | config::kCheck;
+
+void add_command(CLI::App& app, const Subcommand& subcommand, Signals& signals, const std::vector<std::string>& words) {
+  const auto named =
+      std::ranges::find(config::commands(), subcommand.command, [](const auto& row) { return row.first; });
+  auto* added = app.add_subcommand(std::string(named->second), subcommand.description);
+  const auto declared = std::make_shared<DeclaredOptions>(*added, subcommand.command);
+  added->footer(subcommand.footer);
+  added->callback([declared, &subcommand, &signals, words] {
     Call call;
     call.given = declared->read(call.options, call.line);
-    run(call);
+    call.options.command.insert(call.options.command.begin(), words.begin(), words.end());
+    if ((subcommand.command & kEndedAtOnce) == 0) call.options.stop = signals.token();
+    subcommand.run(call);
   });
 }
 

@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/signals.h"
 #include "config/option.h"
 #include "detent/error.h"
 #include "detent/samples.h"
@@ -66,9 +66,15 @@ struct Call {
   std::vector<GivenOption> given;  // as DeclaredOptions::read() gives it back
 };
 
-/// Adds a subcommand with the options that it takes. When it is chosen, `run` is called with their values.
-void add_command(CLI::App& app, config::Command command, const std::string& description, const std::string& footer,
-                 const std::function<void(Call&)>& run);
+struct Subcommand {
+  config::Command command;
+  const char* description;
+  const char* footer;
+  void (*run)(Call&);  // with the values of its options
+};
+
+/// Adds it with the options that it takes. `words` is the command line, for a report.
+void add_command(CLI::App& app, const Subcommand& subcommand, Signals& signals, const std::vector<std::string>& words);
 
 // A file of options: YAML with the names of the command line.
 

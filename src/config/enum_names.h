@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -24,65 +25,11 @@ struct EnumName {
 };
 
 /// All words of an enumeration, in the order in which help lists them.
+std::span<const EnumName> words_of(const std::type_info& enumeration);
 template <class Enum>
-std::span<const EnumName> enum_names();
-
-template <>
-std::span<const EnumName> enum_names<QuantType>();
-template <>
-std::span<const EnumName> enum_names<QuantFormat>();
-template <>
-std::span<const EnumName> enum_names<Activations>();
-template <>
-std::span<const EnumName> enum_names<WeightForm>();
-template <>
-std::span<const EnumName> enum_names<WeightMethod>();
-template <>
-std::span<const EnumName> enum_names<WeightSparsity>();
-template <>
-std::span<const EnumName> enum_names<Rotation>();
-template <>
-std::span<const EnumName> enum_names<KvCacheType>();
-template <>
-std::span<const EnumName> enum_names<Outcome::Answer>();
-template <>
-std::span<const EnumName> enum_names<WeightBits>();
-template <>
-std::span<const EnumName> enum_names<BlockSize>();
-template <>
-std::span<const EnumName> enum_names<ScaleType>();
-template <>
-std::span<const EnumName> enum_names<FloatType>();
-template <>
-std::span<const EnumName> enum_names<CalibrationMethod>();
-template <>
-std::span<const EnumName> enum_names<ErrorMetric>();
-template <>
-std::span<const EnumName> enum_names<SensitivityMode>();
-template <>
-std::span<const EnumName> enum_names<EqualizeMode>();
-template <>
-std::span<const EnumName> enum_names<AccuracyMetric>();
-template <>
-std::span<const EnumName> enum_names<AccuracyFallback>();
-template <>
-std::span<const EnumName> enum_names<OptimizeFor>();
-template <>
-std::span<const EnumName> enum_names<Verdict>();
-template <>
-std::span<const EnumName> enum_names<WeightSolver>();
-template <>
-std::span<const EnumName> enum_names<FinetuneForm>();
-template <>
-std::span<const EnumName> enum_names<DevicePrecision>();
-template <>
-std::span<const EnumName> enum_names<DeviceLayout>();
-template <>
-std::span<const EnumName> enum_names<GdsMode>();
-template <>
-std::span<const EnumName> enum_names<MemoryLevel>();
-template <>
-std::span<const EnumName> enum_names<SpoolAccess>();
+std::span<const EnumName> enum_names() {
+  return words_of(typeid(Enum));
+}
 
 /// The word of a value.
 std::string_view word_of(std::span<const EnumName> words, int value);
@@ -93,20 +40,10 @@ Error not_one_of(std::string_view option, std::string_view text, std::span<const
 /// The value of a word. Throws usage with all words when there is none such.
 int value_of(std::span<const EnumName> words, std::string_view text, std::string_view option);
 
-// The words of BlockFloat.
-
-template <>
-std::span<const EnumName> enum_names<BlockFloat>();
-
 // Words of options that only the command line takes.
 
 /// How a result is printed.
 enum class SummaryForm { text, md };
-
-template <>
-std::span<const EnumName> enum_names<SummaryForm>();
-template <>
-std::span<const EnumName> enum_names<data::ImagePreset>();
 
 // Formats that single nodes can have: what --node-formats says.
 
@@ -119,7 +56,7 @@ inline constexpr NodeFormat kNodeFormats[] = {NodeFormat::fp32,    NodeFormat::i
                                               NodeFormat::q4,      NodeFormat::q2};
 
 /// As users write it: "int8-dynamic".
-std::string_view name_of(NodeFormat format) noexcept;
+std::string_view name_of(NodeFormat format);
 /// Throws usage, naming the option, where no format has the name.
 NodeFormat node_format(std::string_view name, std::string_view option);
 

@@ -180,6 +180,42 @@ QuantizeOptions options_of_format(std::string_view name) {
 namespace detent::config {
 namespace {
 
+constexpr std::string_view kQuantizesNothing = "is for quantization, and nothing is quantized";
+constexpr std::string_view kQuantizeSomething = "leave it out, or leave out --float 16, --float bf16 and --preset none";
+
+bool always(const QuantizeOptions&) { return true; }
+bool gives_nodes_formats(const QuantizeOptions& o) { return !o.node_formats.empty(); }
+bool makes_blocks(const QuantizeOptions& o) { return o.weights_only.enabled; }
+bool makes_block_floats(const QuantizeOptions& o) { return o.config.block_float != BlockFloat::none; }
+bool quantizes(const QuantizeOptions& o) { return preset(o.config).quantizes; }
+bool finds_scales(const QuantizeOptions& o) { return quantizes(o) && o.config.activations == Activations::dynamic; }
+bool makes_float32(const QuantizeOptions& o) { return o.config.float_type == FloatType::float32; }
+
+constexpr ResultKind kKinds[] = {
+    {kMixed, gives_nodes_formats, "does not go with --node-formats, which says the format of each node",
+     "leave it out, or leave out --node-formats"},
+    {kBlocks, makes_blocks, "means nothing with --weights-only, which quantizes no activations",
+     "leave it out, or leave out --weights-only"},
+    {kCache, changes_cache_alone, "means nothing with --kv-cache and --preset none, which change the cache alone",
+     "leave it out"},
+    {kBlockFloats, makes_block_floats,
+     "means nothing with --set block-float, whose scales are found while the model runs",
+     "leave it out, or leave out --set block-float", "ONNX Runtime runs it with AMD Quark's operator library alone"},
+    {kDynamic, finds_scales, "means nothing with --activations dynamic, which finds scales while the model runs",
+     "leave it out, or leave out --activations dynamic"},
+    {kIntegers, quantizes, "is for --weights-only", "add --weights-only, or leave it out"},
+    {kFloat32, makes_float32, kQuantizesNothing, kQuantizeSomething},
+    {kFloat16, always, kQuantizesNothing, kQuantizeSomething},
+};
+
+}  // namespace
+
+const ResultKind& kind_of(const QuantizeOptions& options) {
+  return *std::ranges::find_if(kKinds, [&](const auto& kind) { return kind.is_asked_for(options); });
+}
+
+namespace {
+
 constexpr FamilyRow kRows[] = {
     {"fp32", "", ""},
     {"fp16", "_fp16", "fp16"},

@@ -39,6 +39,19 @@ void apply(const Format& format, QuantizeOptions& options, std::vector<std::stri
 /// Throws usage unless options have the values that make the format which they name (QuantizeOptions::format).
 void check_format(const QuantizeOptions& options);
 
+/// A kind of result, which has stages and an emitter of its own.
+struct ResultKind {
+  Result result;
+  bool (*is_asked_for)(const QuantizeOptions&);  // where no kind before it in the table is
+  /// The error for an option that means nothing to it, after the option's name, and its hint.
+  std::string_view without_meaning, hint;
+  std::string_view reason_against_running = {};  // by ONNX Runtime's CPU, whatever else the options say
+};
+
+/// What a run makes of these options, which name one result (no family).
+const ResultKind& kind_of(const QuantizeOptions& options);
+inline Result result_of(const QuantizeOptions& options) { return kind_of(options).result; }
+
 // Several results of one model: what each of them is.
 
 struct FamilyRow {

@@ -141,11 +141,12 @@ enum Result : unsigned {
   kDynamic = 16,
   kCache = 32,
   kBlockFloats = 64,
-  kMixed = 128
+  kMixed = 128,
+  kAfterResults = 256
 };
 /// Results that are made from samples; all.
 constexpr unsigned kSampled = kIntegers | kBlocks | kFloat16 | kCache | kMixed;
-constexpr unsigned kAnyResult = kSampled | kFloat32 | kDynamic | kBlockFloats;
+constexpr unsigned kAnyResult = kAfterResults - 1;
 
 /// How texts become values where the type of the member does not tell.
 enum class Form { by_type, bytes, duration, tensor_method, tensor_range };

@@ -105,30 +105,6 @@ bool asks_for_nothing(const Option& option, const QuantizeOptions& options) {
   return is_off(option, options) && (option.off.empty() || option.at.path == "bench");
 }
 
-Error without_meaning(const std::string& name, const Option& option, Result result) {
-  if (result == kBlocks)
-    return usage_error(name + " means nothing with --weights-only, which quantizes no activations",
-                       "leave it out, or leave out --weights-only");
-  if (result == kCache)
-    return usage_error(name + " means nothing with --kv-cache and --preset none, which change the cache alone",
-                       "leave it out");
-  if (result == kBlockFloats)
-    return usage_error(name + " means nothing with --set block-float, whose scales are found while the model runs",
-                       "leave it out, or leave out --set block-float");
-  if (result == kMixed)
-    return usage_error(name + " does not go with --node-formats, which says the format of each node",
-                       "leave it out, or leave out --node-formats");
-  if (result == kIntegers) return usage_error(name + " is for --weights-only", "add --weights-only, or leave it out");
-  if (result == kDynamic)
-    return usage_error(name + " means nothing with --activations dynamic, which finds scales while the model runs",
-                       "leave it out, or leave out --activations dynamic");
-  if (result == kFloat32 && (option.results & kFloat16) != 0)
-    return usage_error(name + " means nothing with --float 32 and --preset none, which change types alone",
-                       "leave it out");
-  return usage_error(name + " is for quantization, and nothing is quantized",
-                     "leave it out, or leave out --float 16, --float bf16 and --preset none");
-}
-
 // Weights in blocks are integers of --bits unless they are floats.
 void check_blocks(const QuantizeOptions& options, const std::vector<std::string_view>& given) {
   if (!has(given, "config.weight_type")) return;
@@ -158,7 +134,11 @@ void check_given(const QuantizeOptions& options, const std::vector<std::string_v
     if (asks_for_nothing(option, options)) continue;
     const auto name = name_as_given(option, options);
     if (!options.family.empty()) throw usage_error(name + " means nothing to any member of --family", "leave it out");
-    throw without_meaning(name, option, result_of(options));
+    const auto& kind = kind_of(options);
+    if (kind.result == kFloat32 && (option.results & kFloat16) != 0)
+      throw usage_error(name + " means nothing with --float 32 and --preset none, which change types alone",
+                        "leave it out");
+    throw usage_error(fmt::format("{} {}", name, kind.without_meaning), std::string(kind.hint));
   }
 }
 
@@ -272,16 +252,6 @@ bool changes_cache_alone(const QuantizeOptions& options) {
 
 bool searches_formats(const QuantizeOptions& options) {
   return options.max_latency || (options.weights_only.max_size && !options.weights_only.enabled);
-}
-
-Result result_of(const QuantizeOptions& options) {
-  if (!options.node_formats.empty()) return kMixed;
-  if (options.weights_only.enabled) return kBlocks;
-  if (changes_cache_alone(options)) return kCache;
-  if (options.config.block_float != BlockFloat::none) return kBlockFloats;
-  if (preset(options.config).quantizes)
-    return options.config.activations == Activations::dynamic ? kDynamic : kIntegers;
-  return options.config.float_type == FloatType::float32 ? kFloat32 : kFloat16;
 }
 
 namespace {

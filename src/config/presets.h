@@ -71,9 +71,6 @@ bool changes_cache_alone(const QuantizeOptions& options);
 /// Whether the format of each node is searched, for a latency or for a size of more than weights alone.
 bool searches_formats(const QuantizeOptions& options);
 
-/// What a run makes of these options, which name one result (no family).
-Result result_of(const QuantizeOptions& options);
-
 /// Whether operators that are faster in float stay so. Only where this machine may be the target: formats of 4 and 16
 /// bits and power-of-two scales are for others, and what the user names is quantized as named.
 bool chooses_by_speed(const QuantizeOptions& options);

@@ -275,21 +275,16 @@ std::optional<Work> work_of(const onnx::Model& model, const Index& index, const 
   const Shapes shapes(model, index, types);
   std::uint64_t elements_in = 0;
   std::uint64_t elements_out = 0;
-  for (const auto& name : node.inputs()) {
-    if (name.empty()) continue;
-    const auto shape = shapes.of(name);
-    const auto bytes = shapes.bytes(name);
-    if (!shape || !bytes) return std::nullopt;
-    work.bytes += *bytes;
-    if (&name == &node.inputs().front()) elements_in = elements(*shape);
-  }
-  for (const auto& name : node.outputs()) {
-    if (name.empty()) continue;
-    const auto shape = shapes.of(name);
-    const auto bytes = shapes.bytes(name);
-    if (!shape || !bytes) return std::nullopt;
-    work.bytes += *bytes;
-    elements_out += elements(*shape);
+  for (const auto* names : {&node.inputs(), &node.outputs()}) {
+    for (const auto& name : *names) {
+      if (name.empty()) continue;
+      const auto shape = shapes.of(name);
+      const auto bytes = shapes.bytes(name);
+      if (!shape || !bytes) return std::nullopt;
+      work.bytes += *bytes;
+      if (names == &node.outputs()) elements_out += elements(*shape);
+      if (&name == &node.inputs().front()) elements_in = elements(*shape);
+    }
   }
   switch (traits.counting) {
     case Counting::macs: {

@@ -49,8 +49,11 @@ std::string name_of(std::string_view domain, std::string_view op_type) {
   return fmt::format("{}::{}", domain, op_type);
 }
 
+pbf_reader reader_of(std::string_view message) { return {message.data(), message.size()}; }
+
 template <class Fn>
-void each(pbf_reader reader, Fn fn) {
+void each(std::string_view message, Fn fn) {
+  auto reader = reader_of(message);
   while (reader.next()) {
     if (reader.wire_type() == pbf_wire_type::length_delimited) {
       const auto number = reader.tag();
@@ -62,21 +65,19 @@ void each(pbf_reader reader, Fn fn) {
   }
 }
 
-pbf_reader reader_of(std::string_view message) { return {message.data(), message.size()}; }
-
 // Calls fn(domain, op_type) for a node and those of its bodies, the innermost first.
 // NodeProto: op_type 4, attribute 5, domain 7. AttributeProto: g 6, graphs 11. GraphProto: node 1.
 template <class Fn>
 void each_node(std::string_view node, int depth, const Fn& fn) {
   if (depth > kMaxDepth) return;  // refused where bodies are read
   std::string_view op_type, domain;
-  each(reader_of(node), [&](auto number, std::string_view value) {
+  each(node, [&](auto number, std::string_view value) {
     if (number == 4) op_type = value;
     if (number == 7) domain = value;
     if (number != 5) return;
-    each(reader_of(value), [&](auto field, std::string_view graph) {
+    each(value, [&](auto field, std::string_view graph) {
       if (field != 6 && field != 11) return;
-      each(reader_of(graph), [&](auto of_graph, std::string_view inner) {
+      each(graph, [&](auto of_graph, std::string_view inner) {
         if (of_graph == 1) each_node(inner, depth + 1, fn);
       });
     });
@@ -103,7 +104,7 @@ void add_node(std::string_view node, Uses& uses, const std::string& where) {
 void add_function(std::string_view payload, Functions& functions, const std::string& where) {
   std::string_view name, domain;
   Uses uses;
-  each(reader_of(payload), [&](auto number, std::string_view value) {
+  each(payload, [&](auto number, std::string_view value) {
     if (number == 1) name = value;
     if (number == 10) domain = value;
     if (number == 7) add_node(value, uses, where);
@@ -253,24 +254,9 @@ namespace {
 
 constexpr int kGiven = -1;  // no node makes it: an input or a constant
 
-// Calls fn(number, value) for each_field field of a message that has a length.
-template <class Fn>
-void each_field(std::string_view message, Fn fn) {
-  protozero::pbf_reader reader(message.data(), message.size());
-  while (reader.next()) {
-    if (reader.wire_type() == pbf_wire_type::length_delimited) {
-      const auto number = reader.tag();
-      const auto view = reader.get_view();
-      fn(number, std::string_view(view.data(), view.size()));
-    } else {
-      reader.skip();
-    }
-  }
-}
-
 std::string_view text_in(std::string_view message, std::uint32_t field) {
   std::string_view text;
-  each_field(message, [&](auto number, std::string_view value) {
+  each(message, [&](auto number, std::string_view value) {
     if (number == field) text = value;
   });
   return text;
@@ -282,11 +268,11 @@ struct NodeNames {
   std::vector<std::string_view> reads, makes, bodies;
 
   explicit NodeNames(std::string_view node) : wire(node) {
-    each_field(node, [&](auto number, std::string_view value) {
+    each(node, [&](auto number, std::string_view value) {
       if (number == 1 && !value.empty()) reads.push_back(value);
       if (number == 2 && !value.empty()) makes.push_back(value);
       if (number != 5) return;
-      each_field(value, [&](auto field, std::string_view graph) {
+      each(value, [&](auto field, std::string_view graph) {
         if (field == 6 || field == 11) bodies.push_back(graph);
       });
     });
@@ -304,7 +290,7 @@ struct GraphNames {
 // GraphProto: node 1, initializer 5, input 11, output 12, sparse_initializer 15. TensorProto: name 8.
 GraphNames body_names(std::string_view graph, const NodeNames& holder) {
   GraphNames names{fmt::format("node {}: output", holder.label()), " of its body", {}, {}, {}};
-  each_field(graph, [&](auto number, std::string_view value) {
+  each(graph, [&](auto number, std::string_view value) {
     if (number == 1) names.nodes.emplace_back(value);
     if (number == 5) names.given.push_back(text_in(value, 8));
     if (number == 11) names.given.push_back(text_in(value, 1));
@@ -317,7 +303,7 @@ GraphNames body_names(std::string_view graph, const NodeNames& holder) {
 // FunctionProto: input 4, output 5, node 7.
 GraphNames function_names(std::string_view function) {
   GraphNames names{"output", "", {}, {}, {}};
-  each_field(function, [&](auto number, std::string_view value) {
+  each(function, [&](auto number, std::string_view value) {
     if (number == 4) names.given.push_back(value);
     if (number == 5) names.outputs.push_back(value);
     if (number == 7) names.nodes.emplace_back(value);
@@ -401,7 +387,7 @@ class Scopes {
             fmt::format("{}, node {}: one of its bodies has a constant '{}', and another reads the value of "
                         "that name around them",
                         where_, node.label(), printable(name)),
-            "give each_field value a name of its own");
+            "give each value a name of its own");
     }
   }
 
@@ -433,7 +419,7 @@ class Scopes {
             fmt::format("{}, {} is read before its own graph defines it, and a graph around has another value "
                         "of that name",
                         where_, reader()),
-            "give each_field value a name of its own");
+            "give each value a name of its own");
       }
       return;
     }

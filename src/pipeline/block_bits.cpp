@@ -52,13 +52,13 @@ namespace detent::pipeline {
 /// The model runs once for each sample and group; results do not depend on threads. Throws what the runtime and the
 /// samples throw.
 std::vector<double> output_errors(const run::Context& context, const onnx::Model& model, const graph::ValueTypes& types,
-                                  const quantization::BlockPlacement& placement,
+                                  const quantization::Placement& placement,
                                   std::span<const std::vector<std::size_t>> groups, data::SampleSource& source,
                                   std::size_t samples);
 
 /// What that takes beside what is there: the runtime, the model in one piece, a copy of the weight that is rounded, and
 /// its values on their way.
-std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::BlockPlacement& placement);
+std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::Placement& placement);
 
 namespace {
 
@@ -101,7 +101,7 @@ void round_to_nearest(const onnx::Tensor& tensor, const BlockTensor& shape, std:
 // Rounds the weights that are switched on, where they come into the graph.
 class WeightRounder final : public data::TapReceiver {
  public:
-  WeightRounder(const onnx::Model& model, const quantization::BlockPlacement& placement,
+  WeightRounder(const onnx::Model& model, const quantization::Placement& placement,
                 const std::vector<std::string>& taps)
       : model_(model), placement_(placement), tensors_(taps.size()) {
     std::map<std::string, std::size_t> tap_of;
@@ -125,12 +125,12 @@ class WeightRounder final : public data::TapReceiver {
 
  private:
   const onnx::Model& model_;
-  const quantization::BlockPlacement& placement_;
+  const quantization::Placement& placement_;
   std::vector<std::vector<std::size_t>> tensors_;  // by tap
   std::set<std::size_t> on_;
 };
 
-std::vector<std::string> taps_of(const onnx::Model& model, const quantization::BlockPlacement& placement,
+std::vector<std::string> taps_of(const onnx::Model& model, const quantization::Placement& placement,
                                  std::span<const std::vector<std::size_t>> groups) {
   std::set<std::string> names;
   for (const auto& group : groups) {
@@ -149,7 +149,7 @@ std::vector<std::string> outputs_of(const onnx::Model& model, const graph::Value
 }  // namespace
 
 std::vector<double> output_errors(const run::Context& context, const onnx::Model& model, const graph::ValueTypes& types,
-                                  const quantization::BlockPlacement& placement,
+                                  const quantization::Placement& placement,
                                   std::span<const std::vector<std::size_t>> groups, data::SampleSource& source,
                                   std::size_t samples) {
   const auto outputs = outputs_of(model, types);
@@ -186,7 +186,7 @@ std::vector<double> output_errors(const run::Context& context, const onnx::Model
   return errors;
 }
 
-std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::BlockPlacement& placement) {
+std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::Placement& placement) {
   // Of a stripe: the columns, their integers and scales, what becomes of them; and as much that earlier work has left.
   constexpr std::uint64_t kCopies = 6;
   constexpr std::uint64_t kStripe = kStripeValues * sizeof(float);
@@ -199,7 +199,7 @@ std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::Blo
 namespace {
 
 using quantization::BitOption;
-using quantization::BlockPlacement;
+using quantization::Placement;
 
 constexpr std::size_t kSensitivitySamples = 4;
 
@@ -210,18 +210,11 @@ struct Candidate {
   std::map<int, std::int64_t> bytes;  // that it takes beyond those in float
 };
 
-std::vector<std::size_t> readers_of(const BlockTensor& tensor) {
-  auto nodes = tensor.products;
-  nodes.insert(nodes.end(), tensor.tables.begin(), tensor.tables.end());
-  for (const auto& [node, input] : tensor.others) nodes.push_back(node);
-  return nodes;
-}
-
-quantization::Assignment unsolved(const onnx::Model& model, const BlockPlacement& placement,
+quantization::Assignment unsolved(const onnx::Model& model, const Placement& placement,
                                   const WeightsOnlyConfig& config) {
   quantization::Assignment assignment;
-  assignment.blocks = {
-      .transposes = placement.transposes, .form = config.form, .accuracy_level = config.accuracy_level};
+  assignment.placement = placement;
+  assignment.blocks = {.form = config.form, .accuracy_level = config.accuracy_level};
   for (const auto& tensor : placement.tensors) {
     const auto none = [](std::span<const float>, std::int64_t) -> quantization::BlockWeight {
       throw internal_error("weights are asked for where sizes are wanted");
@@ -297,14 +290,14 @@ class BitsPlanner::Impl {
         if (is_new) {
           all_.tensors.push_back(tensor);
           candidates_.emplace_back();
-        } else if (readers_of(all_.tensors[found->second]) != readers_of(tensor)) {
+        } else if (all_.tensors[found->second].readers() != tensor.readers()) {
           continue;
         }
         candidates_[found->second].bits.insert(tensor.format.bits);
       }
     }
     for (std::size_t t = 0; t < all_.tensors.size(); ++t) {
-      const auto nodes = readers_of(all_.tensors[t]);
+      const auto nodes = all_.tensors[t].readers();
       auto& candidate = candidates_[t];
       candidate.is_fixed =
           std::any_of(nodes.begin(), nodes.end(), [&](std::size_t n) { return named_[n].has_value(); });
@@ -357,7 +350,7 @@ class BitsPlanner::Impl {
           alone.graph.inputs.push_back(onnx::make_value_info(input, onnx::DataType::float32, std::nullopt));
       }
     }
-    BlockPlacement placement;
+    Placement placement;
     placement.tensors = {tensor};
     const auto before = file_size(alone);
     const auto assignment = unsolved(alone, placement, blocks());
@@ -496,7 +489,7 @@ class BitsPlanner::Impl {
   std::vector<int> nodes_of(const std::vector<int>& of_groups) const {
     std::vector<int> bits(model_.graph.nodes.size(), base_bits());
     for (std::size_t t = 0; t < all_.tensors.size(); ++t) {
-      for (const auto n : readers_of(all_.tensors[t])) bits[n] = of_groups[group_of_[t]];
+      for (const auto n : all_.tensors[t].readers()) bits[n] = of_groups[group_of_[t]];
     }
     return bits;
   }
@@ -517,7 +510,7 @@ class BitsPlanner::Impl {
   }
 
   PlannedWeight told(std::size_t t, int bits) const {
-    const auto& reader = model_.graph.nodes[readers_of(all_.tensors[t]).front()];
+    const auto& reader = model_.graph.nodes[all_.tensors[t].readers().front()];
     return {.name = model_.graph.initializers[all_.tensors[t].initializer].name,
             .node = reader.id(),
             .bits = bits,
@@ -529,7 +522,7 @@ class BitsPlanner::Impl {
   const QuantizeOptions& options_;
   const std::optional<PlanSamples>& samples_;
   std::vector<std::optional<int>> named_;
-  BlockPlacement all_;  // every weight that may be stored in blocks
+  Placement all_;  // every weight that may be stored in blocks
   std::vector<Candidate> candidates_;
   std::vector<std::vector<std::size_t>> groups_;
   std::vector<std::size_t> group_of_;  // by tensor

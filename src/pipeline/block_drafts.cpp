@@ -53,7 +53,7 @@ std::optional<std::vector<onnx::Tensor>> results_of(const onnx::Model& model, co
 
 // Results that no blocks take the place of.
 std::set<std::string> left_over(const onnx::Model& model, const std::set<std::string>& results,
-                                const quantization::BlockPlacement& placement) {
+                                const quantization::Placement& placement) {
   auto left = results;
   for (const auto& tensor : placement.tensors) {
     if (!tensor.stays) left.erase(model.graph.initializers[tensor.initializer].name);
@@ -128,7 +128,7 @@ void StreamRotation::take_disk(std::uint64_t bytes) {
 namespace {
 
 // Weights that lie on grids keep their values. Some columns tell, as chance makes no such block.
-void find_grids(const onnx::Model& model, const QuantizeOptions& options, quantization::BlockPlacement& placement) {
+void find_grids(const onnx::Model& model, const QuantizeOptions& options, quantization::Placement& placement) {
   constexpr std::int64_t kColumns = 8;
   const auto& blocks = options.weights_only;
   if (blocks.method != WeightMethod::automatic || blocks.form != WeightForm::matmul_nbits ||
@@ -154,8 +154,8 @@ void find_grids(const onnx::Model& model, const QuantizeOptions& options, quanti
 
 }  // namespace
 
-quantization::BlockPlacement place_default_blocks(const onnx::Model& model, const QuantizeOptions& options,
-                                                  const std::optional<Transformer>& transformer) {
+quantization::Placement place_default_blocks(const onnx::Model& model, const QuantizeOptions& options,
+                                             const std::optional<Transformer>& transformer) {
   constexpr std::int64_t kMostShare = 4;
   const auto& blocks = options.weights_only;
   auto placement = quantization::place_blocks(model, options.config, blocks);
@@ -182,7 +182,7 @@ quantization::BlockPlacement place_default_blocks(const onnx::Model& model, cons
   return placement;
 }
 
-Error no_blocks(const std::filesystem::path& model, const quantization::BlockPlacement& placement) {
+Error no_blocks(const std::filesystem::path& model, const quantization::Placement& placement) {
   return bad_input(fmt::format("model '{}' has no weights that can be stored in blocks", model.string()),
                    "what stays as it is, and why: " +
                        (placement.notes.empty() ? "no MatMul reads a constant matrix" : placement.notes.front()));
@@ -245,8 +245,8 @@ std::vector<quantization::BlockStream> DraftedBlocks::streams(WeightMethod metho
 
 quantization::Assignment DraftedBlocks::assignment(const WeightsOnlyConfig& config, std::size_t threads,
                                                    std::stop_token stop) const {
-  return {.blocks = {.weights = streams(config.method, threads, std::move(stop)),
-                     .transposes = placement.transposes,
+  return {.placement = placement,
+          .blocks = {.weights = streams(config.method, threads, std::move(stop)),
                      .form = config.form,
                      .accuracy_level = config.accuracy_level}};
 }
@@ -299,14 +299,11 @@ std::optional<double> exponent_of(const solve::SolvedBlocks& solved, std::size_t
 
 }  // namespace
 
-BlockedWeight describe_weight(const onnx::Model& model, const quantization::BlockPlacement& placement,
+BlockedWeight describe_weight(const onnx::Model& model, const quantization::Placement& placement,
                               const solve::SolvedBlocks& solved, std::size_t tensor,
                               const quantization::BlockErrors& errors, WeightMethod method) {
   const auto& weight = placement.tensors[tensor];
-  const auto first = !weight.products.empty() ? weight.products.front()
-                     : !weight.tables.empty() ? weight.tables.front()
-                                              : weight.others.front().first;
-  const auto& reader = model.graph.nodes[first];
+  const auto& reader = model.graph.nodes[weight.readers().front()];
   BlockedWeight told{.name = model.graph.initializers[weight.initializer].name,
                      .node = reader.id(),
                      .op_type = reader.op_type(),

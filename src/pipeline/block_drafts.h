@@ -70,16 +70,16 @@ class StreamRotation {
 /// place_blocks(), and weights that lie on grids. Of the formats q4 and q4f16 the last product of a decoder with a
 /// cache, and the table that shares its weight, have 8 bits, without zero points where QuantConfig::weight_symmetric is
 /// unset, if they are at most a quarter of the weights and node_bits does not name them.
-quantization::BlockPlacement place_default_blocks(const onnx::Model& model, const QuantizeOptions& options,
-                                                  const std::optional<Transformer>& transformer);
+quantization::Placement place_default_blocks(const onnx::Model& model, const QuantizeOptions& options,
+                                             const std::optional<Transformer>& transformer);
 
 /// What to say of a model none of whose weights can be stored in blocks.
-Error no_blocks(const std::filesystem::path& model, const quantization::BlockPlacement& placement);
+Error no_blocks(const std::filesystem::path& model, const quantization::Placement& placement);
 
 /// The float model, where its blocks go, and what was solved of them from samples.
 struct DraftedBlocks {
   onnx::Model model;
-  quantization::BlockPlacement placement;
+  quantization::Placement placement;
   solve::SolvedBlocks solved;
   std::vector<solve::BlocksInPieces> in_pieces = {};  // what several ranks found of other weights
 
@@ -114,7 +114,7 @@ struct DraftedBlocks {
 // What a run tells of a weight in blocks.
 
 /// Of the tensor at this position of the placement. `solved` is empty where nothing was solved from samples.
-BlockedWeight describe_weight(const onnx::Model& model, const quantization::BlockPlacement& placement,
+BlockedWeight describe_weight(const onnx::Model& model, const quantization::Placement& placement,
                               const solve::SolvedBlocks& solved, std::size_t tensor,
                               const quantization::BlockErrors& errors, WeightMethod method);
 

@@ -279,7 +279,7 @@ void measure_on_more(const QuantizeOptions& options, QuantizeResult& result) {
 namespace {
 
 bool runs_here(const QuantizeOptions& options) {
-  if (!run::reason_against_proof(options.config).empty()) return false;
+  if (!run::reason_against_proof(options).empty()) return false;
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
   return run::runs_bfloat16(runtime, options.output, run::guard_options(options));
 }

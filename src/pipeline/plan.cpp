@@ -28,6 +28,7 @@
 #include "pipeline/stages.h"
 #include "pipeline/stages/blocks.h"
 #include "pipeline/stages/floats.h"
+#include "pipeline/stages/formats.h"
 #include "pipeline/stages/integers.h"
 #include "pipeline/stages/open_and_deploy.h"
 #include "planning/segments.h"
@@ -90,6 +91,8 @@ Plan plan_stages(const QuantizeOptions& options) {
   auto plan = std::move(forecast.plan);
   if (run.work) plan.work_bytes += profile::directory_size(run.work->path());
   if (run.result.transformer) plan.transformer = run.result.transformer;
+  plan.nodes_quantized = run.result.nodes_quantized;
+  plan.nodes_in_float = run.result.nodes_in_float;
   plan.notes = std::move(run.result.notes);
   if (recipe.result != config::kIntegers)
     plan.notes.emplace_back("memory and time are predicted for integers with scales from samples, not for this format");
@@ -365,15 +368,18 @@ void take_off_recurrent(const Run& run, const onnx::Model& model, Plan& plan) {
 }
 
 // What the run will have in integers if measuring changes nothing; gates get there only by measuring.
-void add_nodes(const Run& run, Plan& plan) {
+void add_nodes(Run& run, Plan& plan) {
   const auto& options = run.options;
   plan.nodes_may_change = measures(run) && options.accuracy.sensitivity != SensitivityMode::report;
-  plan.nodes_with_gates = run::count_nodes(prepared_of(run).model, placement_of(run)).quantized;
+  auto placement = placement_of(run);
+  run::count_nodes(prepared_of(run).model, placement);
+  plan.nodes_with_gates = placement.quantized;
   auto prepared = prepared_of(run);
   prepared.integer_gates.clear();
-  const auto counts = run::count_nodes(prepared.model, run::place_qdq_pairs(prepared, options.config));
-  plan.nodes_quantized = counts.quantized;
-  plan.nodes_in_float = counts.in_float;
+  placement = run::place_qdq_pairs(prepared, options.config);
+  run::count_nodes(prepared.model, placement);
+  run.result.nodes_quantized = placement.quantized;
+  run.result.nodes_in_float = placement.in_float;
 }
 
 }  // namespace
@@ -461,9 +467,9 @@ void predict_integers(Run& run, Forecast& forecast) {
   add_output(prepared_of(run), placement_of(run), options.config, forecast);
   take_off_recurrent(run, prepared_of(run).model, plan);
   const auto products = take_off_products(run, prepared_of(run), placement_of(run), plan);
-  plan.nodes_quantized += products;
+  run.result.nodes_quantized += products;
   plan.nodes_with_gates += products;
-  plan.nodes_in_float -= products;
+  run.result.nodes_in_float -= products;
   plan.finetune.only_if_needed = config::may_tune(options);
   if (!forecast.types) return;
   add_stage(run, "tuning weights", forecast.memory.tuning, plan, plan.finetune.only_if_needed);
@@ -553,8 +559,6 @@ void predict_blocks(Run& run, Forecast& forecast) {
   const auto& model = run.blocks->draft().model;
   const auto& placement = run.blocks->draft().placement;
   auto& plan = forecast.plan;
-  plan.nodes_quantized = quantization::node_count(placement);
-  plan.nodes_in_float = placement.in_float;
   std::uint64_t rest = graph::constant_bytes(model), stored = 0;
   for (const auto& tensor : placement.tensors) {
     const std::uint64_t whole = model.graph.initializers[tensor.initializer].data.size();
@@ -566,28 +570,19 @@ void predict_blocks(Run& run, Forecast& forecast) {
   if (run.options.kv_cache.type != KvCacheType::keep) predict_cache(run, forecast);
 }
 
-void predict_dynamic(Run& run, Forecast& forecast) {
+void predict_form(Run& run, Forecast& forecast) {
   const auto& model = run.prepared.model;
-  auto& plan = forecast.plan;
-  const auto placement = quantization::place_dynamic(model, run.options.config, run.prepared.transposed);
-  run.note(placement.notes);
-  plan.nodes_quantized = placement.count + placement.stored.size();
-  plan.nodes_in_float = placement.in_float;
+  const auto& form = form_of(run);
+  const auto placement = form.place(run);
+  run::record(placement, run.result);
+  forecast.plan.output_bytes = bytes_as_it_is(model);
+  if (!form.has_integers) return;
   std::set<std::string> quantized;
-  for (const auto& mark : placement.weights.marks) quantized.insert(mark.value);
+  for (const auto& mark : placement.marks) quantized.insert(mark.value);
   for (const auto& node : model.graph.nodes) {
     if (placement.stored.contains(node.id())) quantized.insert(node.inputs().begin() + 1, node.inputs().end());
   }
-  plan.output_bytes = bytes_as_it_is(model) - saved_by_8_bits(model, quantized);
-}
-
-void predict_block_floats(Run& run, Forecast& forecast) {
-  const auto placement = run::place_qdq_pairs(run.prepared, run.options.config);
-  run.note(placement.notes);
-  const auto counts = run::count_nodes(run.prepared.model, placement);
-  forecast.plan.nodes_quantized = counts.quantized;
-  forecast.plan.nodes_in_float = counts.in_float;
-  forecast.plan.output_bytes = bytes_as_it_is(run.prepared.model);
+  forecast.plan.output_bytes -= saved_by_8_bits(model, quantized);
 }
 
 void predict_cache(Run& run, Forecast& forecast) {
@@ -605,10 +600,9 @@ void predict_mixture(Run& run, Forecast& forecast) {
   const auto possible = run::possible_formats(prepared, run.options.config);
   const auto formats = run::given_formats(prepared, possible, run.options.node_formats);
   std::map<std::string_view, std::uint64_t> bits;  // of constants; those of several formats are stored for each
-  plan.nodes_quantized = plan.nodes_in_float = 0;
   for (std::size_t n = 0; n < formats.size(); ++n) {
-    if (formats[n] != config::NodeFormat::fp32) ++plan.nodes_quantized;
-    if (formats[n] == config::NodeFormat::fp32 && !possible[n].empty()) ++plan.nodes_in_float;
+    if (formats[n] != config::NodeFormat::fp32) ++run.result.nodes_quantized;
+    if (formats[n] == config::NodeFormat::fp32 && !possible[n].empty()) ++run.result.nodes_in_float;
     for (const auto& input : prepared.model.graph.nodes[n].inputs()) {
       auto& most = bits[input];
       most = std::max(most, bits_as(formats[n]));
@@ -634,13 +628,11 @@ void predict_floats(Run& run, Forecast& forecast) {
   const auto placed =
       quantization::place_floats(model, types_of_samples(run, run.prepared, forecast), run.floats->facts);
   run.note(placed.notes);
-  FloatConversion floats;
-  floats.nodes = static_cast<std::size_t>(std::count(placed.low.begin(), placed.low.end(), true));
-  floats.nodes_kept = placed.kept;
+  FloatConversion floats{.nodes = placed.quantized, .nodes_kept = placed.in_float};
   plan.nodes_may_change = run.recipe.has_samples;
   std::set<std::string_view> in_float32;  // constants
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    if (placed.low[n]) continue;
+    if (placed.selected[n]) continue;
     for (const auto& name : model.graph.nodes[n].inputs()) in_float32.insert(name);
   }
   std::uint64_t before = 0, halved = 0;

@@ -40,11 +40,6 @@ namespace detent::pipeline {
 /// What quantize() does where QuantizeOptions::family names members.
 QuantizeResult quantize_family(const QuantizeOptions& options);
 
-// quantize() for a latency or a size: the format of each node is searched, then that model is made.
-
-/// Of options that config::searches_formats(). Throws resource, naming the nearest model, where none meets the limits.
-QuantizeResult quantize_within_limits(const QuantizeOptions& options);
-
 }  // namespace detent::pipeline
 
 namespace detent {
@@ -102,30 +97,11 @@ QuantizeResult quantize_folder(const QuantizeOptions& options) {
   return result;
 }
 
-QuantizeResult quantize_as_given(const QuantizeOptions& given) {
-  auto options = given;
-  const KeptSamples kept(options);
-  run::name_target(options);
-  if (config::searches_formats(options)) return pipeline::quantize_within_limits(options);
-  if (!options.family.empty())
-    return run::within_time(options, pipeline::quantize_family, run::hint_to_resume(options.resources));
+QuantizeResult quantize_alone(const QuantizeOptions& options) {
   return paths::is_folder(options.model) ? quantize_folder(options) : quantize_file(options);
 }
 
-}  // namespace
-
-QuantizeResult quantize(const QuantizeOptions& given) {
-  if (given.resources.ranks != nullptr) return quantize_as_given(given);  // a part of a run that has joined them
-  auto ranks = shim::Ranks::join();
-  auto options = given;
-  options.resources.ranks = &ranks;
-  return ranks.size() == 1 ? quantize_as_given(options) : run::run_among(ranks, options, quantize_as_given);
-}
-
-}  // namespace detent
-
-namespace detent::pipeline {
-namespace {
+// For a latency or a size: the format of each node is searched, then that model is made.
 
 Options search_of(const Options& options, const std::filesystem::path& folder) {
   auto search = options;
@@ -149,8 +125,7 @@ std::string note_on_choice(const SearchPoint& point, std::size_t models) {
                      format_size(point.bytes), point.sqnr_db);
 }
 
-}  // namespace
-
+// Throws resource, naming the nearest model, where none meets the limits.
 QuantizeResult quantize_within_limits(const QuantizeOptions& options) {
   config::validate(options);
   run::check_apart(run::written_files(options), options.calibration_data);
@@ -164,12 +139,35 @@ QuantizeResult quantize_within_limits(const QuantizeOptions& options) {
   own.node_formats = shim::broadcast_names(options.resources.ranks,
                                            knows ? chosen->node_formats : std::vector<std::string>(), options.stop);
   if (own.samples != nullptr) own.samples->rewind();
-  auto result = quantize(own);
+  auto result = quantize_alone(own);
   if (knows) result.notes.insert(result.notes.begin(), note_on_choice(*chosen, found.points.size()));
   result.peak_memory = std::max(result.peak_memory, found.peak_memory);
   return result;
 }
 
+QuantizeResult quantize_as_given(const QuantizeOptions& given) {
+  auto options = given;
+  const KeptSamples kept(options);
+  run::name_target(options);
+  if (config::searches_formats(options)) return quantize_within_limits(options);
+  if (!options.family.empty())
+    return run::within_time(options, pipeline::quantize_family, run::hint_to_resume(options.resources));
+  return quantize_alone(options);
+}
+
+}  // namespace
+
+QuantizeResult quantize(const QuantizeOptions& given) {
+  if (given.resources.ranks != nullptr) return quantize_as_given(given);  // a part of a run that has joined them
+  auto ranks = shim::Ranks::join();
+  auto options = given;
+  options.resources.ranks = &ranks;
+  return ranks.size() == 1 ? quantize_as_given(options) : run::run_among(ranks, options, quantize_as_given);
+}
+
+}  // namespace detent
+
+namespace detent::pipeline {
 namespace {
 
 std::vector<run::Variant> variants_of(const std::vector<const config::FamilyRow*>& members) {

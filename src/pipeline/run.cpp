@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "config/formats.h"
 #include "config/presets.h"
 #include "config/validate.h"
 #include "pipeline/stages/blocks.h"

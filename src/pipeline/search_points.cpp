@@ -20,10 +20,12 @@
 #include "config/formats.h"
 #include "config/presets.h"
 #include "config/results.h"
+#include "config/validate.h"
 #include "detent/quantize.h"
 #include "onnx/model.h"
 #include "onnx/write.h"
 #include "pipeline/search_candidates.h"
+#include "pipeline/stages.h"
 #include "pipeline/stages/formats.h"
 #include "planning/memory.h"
 #include "profile/meters.h"
@@ -114,7 +116,8 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   options.resources.work_dir = folder_;
   options.output = file;
   if (options.samples != nullptr) options.samples->rewind();
-  const auto made = quantize(options);
+  config::validate(options);
+  const auto made = run_stages(options);
   point.bytes = made.model_bytes_after;
   inferences_ += 3 * made.samples;
   if (made.accuracy) inferences_ += 2 * made.accuracy->samples * made.accuracy->sensitivities.size();  // each alone

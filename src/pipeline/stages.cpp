@@ -21,14 +21,14 @@ namespace detent::pipeline {
 namespace {
 
 using config::kAnyResult;
-using config::kBlockFloats;
 using config::kBlocks;
 using config::kCache;
 using config::kDynamic;
 using config::kIntegers;
 using config::kMixed;
 using enum profile::Step;
-constexpr unsigned kRewritten = kIntegers | kDynamic | kFloats | kBlockFloats | kMixed;
+constexpr unsigned kRewritten = kAnyResult & ~(kBlocks | kCache);
+constexpr unsigned kOneStep = kRewritten & ~(kIntegers | kMixed | kFloats);  // see Form
 
 bool always(const Recipe&) { return true; }
 bool with_samples(const Recipe& r) { return r.has_samples; }
@@ -72,7 +72,7 @@ constexpr Stage kStages[] = {
     {"claim the output", kAnyResult, always, claim_output, open_without_output, pre_process},
     {"rewrite the graph", kRewritten, always, prepare, forecast_by_running<prepare>, pre_process},
     {"put the graph in order", kBlocks | kCache, always, canonicalize, forecast_by_running<canonicalize>, pre_process},
-    {"check the samples", kDynamic | kBlockFloats | kMixed, with_samples, check_samples, look_at_samples, pre_process},
+    {"check the samples", kOneStep | kMixed, with_samples, check_samples, look_at_samples, pre_process},
 
     {"place pairs", kIntegers | kMixed, on_integers, place_integers, forecast_by_running<place_integers>, pre_process},
     {"leave in float what is faster so", kIntegers, by_speed, choose_by_speed, forecast_by_running<choose_by_speed>,
@@ -100,8 +100,8 @@ constexpr Stage kStages[] = {
     {"leave the rest to rank 0", kBlocks, always, leave_rest_to_first, nullptr, quantization_matmul_nbits},
     {"leave the rest to rank 0", kIntegers, always, leave_rest_to_first},
     {"try other forms", kIntegers, any_form, try_other_forms, predict_forms},
-    {"emit dynamic operators", kDynamic, always, emit_dynamic, predict_dynamic, quantization_dynamic},
-    {"emit block floats", kBlockFloats, always, emit_block_floats, predict_block_floats, quantization_static},
+    {"emit dynamic operators", kDynamic, always, emit_form, predict_form, quantization_dynamic},
+    {"emit another form", kOneStep & ~kDynamic, always, emit_form, predict_form, quantization_static},
     {"emit blocks", kBlocks, always, call_on_blocks<&BlockWork::emit>, predict_blocks, quantization_matmul_nbits},
     {"emit the cache", kCache, always, emit_cache, predict_cache, post_process},
     {"tune weights", kMixed, mixes_integers, tune_mixed_weights},

@@ -78,8 +78,7 @@ void predict_timing(Run& run, Forecast& forecast);
 /// What is measured chooses bits.
 void predict_choice_of_bits(Run& run, Forecast& forecast);
 void predict_blocks(Run& run, Forecast& forecast);
-void predict_dynamic(Run& run, Forecast& forecast);
-void predict_block_floats(Run& run, Forecast& forecast);
+void predict_form(Run& run, Forecast& forecast);
 void predict_cache(Run& run, Forecast& forecast);
 void predict_mixture(Run& run, Forecast& forecast);
 void predict_floats(Run& run, Forecast& forecast);

@@ -232,9 +232,7 @@ std::string_view advice_on_device(Bound bound) {
     case Bound::memory:
       return "The GPU's memory is the bottleneck: a larger --batch-size reads the weights once for more rows.";
     case Bound::disk:
-      return "The disk is the bottleneck: put the samples and --work-dir on a faster one, or use fewer --samples.";
-    case Bound::transfer:
-      return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
+    case Bound::transfer: return advice_on_samples(bound, false);
     case Bound::contention:
     case Bound::waiting:
       return "The GPU waits for the host: a larger --batch-size gives each run of the model more to do.";
@@ -290,8 +288,7 @@ std::string_view advice_on_other(Bound bound) {
     case Bound::compute: return "The processor is the bottleneck: --threads uses more cores if there are any.";
     case Bound::memory: return "Main memory is the bottleneck: fewer --workers leave more of the cache to each.";
     case Bound::disk: return "The disk is the bottleneck: put --work-dir on a faster one.";
-    case Bound::transfer:
-      return "Copies between host and device are the bottleneck: a larger --batch-size makes fewer and larger ones.";
+    case Bound::transfer: return advice_on_samples(bound, false);
     case Bound::contention:
     case Bound::waiting: return "No resource is fully used: more --workers or --threads may help.";
   }

@@ -16,7 +16,6 @@
 #include "onnx/model.h"
 #include "onnx/tensor.h"
 #include "quantization/blocks/block_stream.h"
-#include "quantization/floats/float_placement.h"
 #include "quantization/formats.h"
 #include "quantization/placement/placement.h"
 #include "quantization/weights.h"
@@ -75,13 +74,12 @@ struct CacheAssignment {
 
 /// All that an emitter asks for beside the float model. Each reads what its form has and leaves the rest alone.
 struct Assignment {
-  Placement placement = {};             // of pairs, of block floats, and of weights beside dynamic activations
+  Placement placement = {};
   AssignedValues values = {};           // marks that have no entry stay in float
   std::vector<std::string> notes = {};  // what stays in float although it is marked, with the reason
   RuntimeForms runtime = {};
   BlockFloat block_float = BlockFloat::none;  // that marks are rounded to
   BlockAssignment blocks = {};
-  FloatPlacement floats = {};
   CacheAssignment cache = {};
 };
 

@@ -156,12 +156,12 @@ class Placer {
     if (names_none_) find_storable();
   }
 
-  DynamicPlacement place() {
+  Placement place() {
     find();
     if (nodes_.empty() && placement_.stored.empty())
       throw bad_input(fmt::format("model '{}' has no weights to quantize", model_.path.string()),
                       placement_.notes.empty() ? hint() : placement_.notes.front());
-    placement_.count = nodes_.size();
+    placement_.quantized = nodes_.size() + placement_.stored.size();
     return std::move(placement_);
   }
 
@@ -178,10 +178,10 @@ class Placer {
     nodes_.clear();
     known_.clear();
     left_ = {};
-    placement_.weights.selected.resize(model_.graph.nodes.size(), false);
+    placement_.selected.resize(model_.graph.nodes.size(), false);
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       const bool placed = selected_[n] && visit(n);
-      placement_.weights.selected[n] = placed;
+      placement_.selected[n] = placed;
       if (placed) nodes_.push_back(n);
       const auto& node = model_.graph.nodes[n];
       if (placed || !(graph::is_product(node) || graph::is_recurrent(node))) continue;
@@ -233,7 +233,7 @@ class Placer {
         beside_kept_.insert(n);
     }
     if (beside_kept_.size() == before) {
-      const auto& placed = placement_.weights.selected;
+      const auto& placed = placement_.selected;
       for (const auto n : enlarging_nodes(model_, index_, config_.weight_type, transposed_, placed))
         beside_kept_.insert(n);
     }
@@ -276,7 +276,7 @@ class Placer {
     for (const auto& mark : marks) {
       const auto known = known_.find(mark.value);
       if (graph::is_recurrent(node) && known != known_.end() &&
-          placement_.weights.marks[known->second].granularity != mark.granularity)
+          placement_.marks[known->second].granularity != mark.granularity)
         return leave(node, "others read its weight in another direction");
     }
     for (auto& mark : marks) add(std::move(mark));
@@ -293,7 +293,7 @@ class Placer {
 
   // A weight that is read along several axes has one scale for all of them, and is kept from saturating along each.
   void add(Mark mark) {
-    auto& marks = placement_.weights.marks;
+    auto& marks = placement_.marks;
     const auto [found, is_new] = known_.try_emplace(mark.value, marks.size());
     if (is_new) return marks.push_back(std::move(mark));
     auto& known = marks[found->second];
@@ -316,8 +316,8 @@ class Placer {
   std::vector<bool> selected_;
   std::set<std::size_t> before_logarithms_;
   bool names_none_;                 // the user does
-  std::set<std::string> storable_;  // see DynamicPlacement::stored
-  DynamicPlacement placement_;
+  std::set<std::string> storable_;  // see Placement::stored
+  Placement placement_;
   std::vector<std::size_t> nodes_;            // on integers, ascending
   std::map<std::string, std::size_t> known_;  // weight -> mark
   std::set<std::size_t> beside_kept_;         // nodes whose weight stays in float
@@ -379,10 +379,9 @@ std::vector<std::size_t> enlarging_nodes(const onnx::Model& model, const graph::
   return saved < 0 ? beside : std::vector<std::size_t>();
 }
 
-DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
-                               const TransposedConstants& transposed) {
+Placement place_dynamic(const onnx::Model& model, const QuantConfig& config, const TransposedConstants& transposed) {
   auto placement = Placer(model, config, transposed).place();
-  share_transposed(transposed, placement.weights.marks);
+  share_transposed(transposed, placement.marks);
   return placement;
 }
 

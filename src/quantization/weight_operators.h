@@ -35,18 +35,6 @@ std::string reason_against_exchange(const onnx::Node& node, std::string_view to)
 // Dynamic quantization: weights are integers, and activations become integers at each run, with scales from the values
 // of that run. Which nodes take part is decided from the graph.
 
-struct DynamicPlacement {
-  /// Selected are the MatMul, Gemm, Conv, LSTM and Gather nodes that read integers; marks are of their weights alone.
-  Placement weights;
-  std::size_t count = 0;  // of these nodes
-  /// By Node::id(): convolutions and recurrent layers that compute in float, since they would be slower or have no form
-  /// on integers, with weights for store_weights() (emit/dynamic.h). None where the user names what is
-  /// quantized.
-  std::set<std::string> stored;
-  std::size_t in_float = 0;        // products and recurrent nodes that stay as they are
-  std::vector<std::string> notes;  // which, and why
-};
-
 /// Which inputs of such a node are weights: none of other nodes.
 std::vector<std::size_t> weight_inputs(const onnx::Node& node);
 
@@ -65,8 +53,8 @@ inline constexpr std::string_view kBesideFloat = "what else reads its weight, or
 /// each direction; tables one for each row. Constants of `transposed` share scales with those that they are the
 /// transpose of. Throws usage for selections that match nothing or types that have no such form, and bad_input when
 /// nothing is left.
-DynamicPlacement place_dynamic(const onnx::Model& model, const QuantConfig& config,
-                               const TransposedConstants& transposed = {});
+Placement place_dynamic(const onnx::Model& model, const QuantConfig& config,
+                        const TransposedConstants& transposed = {});
 
 /// The nodes that place_dynamic() gives integers; there may be none.
 std::vector<std::size_t> dynamic_nodes(const onnx::Model& model, const QuantConfig& config);

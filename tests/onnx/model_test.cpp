@@ -626,6 +626,11 @@ TEST_F(ScopeOfTwoBodies, AConstantHasNoNameThatTheOtherReadsFromAround) {
     expect_error(
         [&] { read(model("c", other)); },
         "If 'both': one of its bodies has a constant 'c', and another reads the value of that name around them");
+  try {
+    read(model("c", reads));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.hint(), "give each value a name of its own");
+  }
   EXPECT_NO_THROW(read(model("c", body({node("Neg", {"c"}, {"b"})}, {"b"}))));
   EXPECT_NO_THROW(read(model("c", Msg().sub(1, node("Neg", {"x"}, {"b"})).sub(12, value_info("b")))));
 }

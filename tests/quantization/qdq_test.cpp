@@ -9,9 +9,12 @@
 #include "base/error.h"
 #include "graph/index.h"
 #include "onnx/tensor.h"
+#include "quantization/blocks/block_weights.h"
 #include "quantization/emit/blocks.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/floats.h"
+#include "quantization/floats/float_placement.h"
+#include "quantization/weight_operators.h"
 #include "support.h"
 
 namespace detent::quantization {
@@ -401,6 +404,22 @@ TEST(Provenance, FollowsNodesPastBarriersAndKnowsThoseThatWereRemoved) {
   EXPECT_EQ(result.model.graph.nodes.at(*result.provenance.nodes.at(2)).name(), "n_d");
 }
 
+// What becomes of how many nodes is told in the same way, whoever placed it.
+TEST(Placers, CountTheNodesOfEachForm) {
+  Builder b;
+  b.input("x").constant("w", {64, 64}).node("MatMul", {"x", "w"}, {"y"}).node("MatMul", {"y", "y"}, {"z"}).output("z");
+  WeightsOnlyConfig in_blocks;
+  in_blocks.enabled = true;
+  const Placement placed[] = {place_dynamic(b.model, {}), place_blocks(b.model, {}, in_blocks),
+                              place_floats(b.model, b.types, {.keep_io_types = false, .allowed = {true, false}})};
+  for (const auto& placement : placed) {
+    EXPECT_EQ(placement.quantized, 1U);
+    EXPECT_EQ(placement.in_float, &placement == &placed[1] ? 0U : 1U);  // the other product has no weight for blocks
+  }
+  EXPECT_EQ(placed[0].selected, (std::vector<bool>{true, false}));
+  EXPECT_EQ(placed[2].selected, (std::vector<bool>{true, false}));
+}
+
 // As docs/extending.md has it, "An output format".
 TEST(Emitters, LeaveAloneWhatTheAssignmentDoesNotName) {
   using Emitter = Emitted (*)(FloatModel, const Assignment&);
@@ -410,7 +429,6 @@ TEST(Emitters, LeaveAloneWhatTheAssignmentDoesNotName) {
   b.input("x").constant("w", {2, 2}).node("MatMul", {"x", "w"}, {"y"}).output("y");
   Assignment assignment{.block_float = BlockFloat::bfp16};
   assignment.placement.selected.resize(1);
-  assignment.floats.low.resize(1);
   for (const auto emit : kAll) {
     const auto model = emit({b.model, b.types}, assignment).model;
     ASSERT_EQ(model.graph.nodes.size(), 1U);

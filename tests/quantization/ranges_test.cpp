@@ -566,8 +566,8 @@ onnx::Model gated() {
   return model;
 }
 
-BlockPlacement placed() {
-  BlockPlacement placement;
+Placement placed() {
+  Placement placement;
   for (const bool down : {false, true}) {
     BlockTensor tensor;
     tensor.initializer = down ? 2 : 0;

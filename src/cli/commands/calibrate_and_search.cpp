@@ -75,18 +75,12 @@ void run(Options& options, const config::CommandLine& line) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
-  add_command(app, config::kCalibrate,
-              "Write the statistics of a model's activations, for detent quantize --statistics with any method",
-              "Example:\n  detent calibrate model.onnx -o model.stats --calibration-data samples/\n\n"
-              "Started by mpirun, each process takes a share of the samples; rank 0 writes.",
-              [&signals, words](Call& call) {
-                auto& command = call.options.command;
-                command.insert(command.begin(), words.begin(), words.end());
-                call.options.stop = signals.token();
-                run(call.options, call.line);
-              });
-}
+const Subcommand calibrate_command{
+    config::kCalibrate,
+    "Write the statistics of a model's activations, for detent quantize --statistics with any method",
+    "Example:\n  detent calibrate model.onnx -o model.stats --calibration-data samples/\n\n"
+    "Started by mpirun, each process takes a share of the samples; rank 0 writes.",
+    [](Call& call) { run(call.options, call.line); }};
 
 namespace {
 
@@ -139,24 +133,22 @@ std::string samples_given(const std::vector<GivenOption>& given) {
 
 }  // namespace
 
-void add_search(CLI::App& app, Signals& signals) {
-  add_command(app, config::kSearch,
-              "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them",
-              "Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms\n\n"
-              "Started by mpirun, each process takes a share of the work; rank 0 times and writes.",
-              [&signals](Call& call) {
-                auto& [options, line, given] = call;
-                options.samples_given = samples_given(given);
-                options.stop = signals.token();
-                const auto pictures = take_pictures(line, options.model, options);
-                const auto result = with_progress(options, line.quiet, search);
-                if (result.rank != 0 || print_members(line, result)) return;
-                if (line.json) {
-                  write_out(read_small_file((options.output / "front.json").string(), "the front"));
-                } else {
-                  print_search(result, options);
-                }
-              });
-}
+const Subcommand search_command{
+    config::kSearch,
+    "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them",
+    "Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms\n\n"
+    "Started by mpirun, each process takes a share of the work; rank 0 times and writes.",
+    [](Call& call) {
+      auto& [options, line, given] = call;
+      options.samples_given = samples_given(given);
+      const auto pictures = take_pictures(line, options.model, options);
+      const auto result = with_progress(options, line.quiet, search);
+      if (result.rank != 0 || print_members(line, result)) return;
+      if (line.json) {
+        write_out(read_small_file((options.output / "front.json").string(), "the front"));
+      } else {
+        print_search(result, options);
+      }
+    }};
 
 }  // namespace detent::cli

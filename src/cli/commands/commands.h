@@ -1,24 +1,14 @@
-// One function for each subcommand: declares its options and what runs when it is chosen.
+// The subcommands: what help says of each, and what runs when it is chosen.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <string>
-#include <vector>
 
-#include "cli/signals.h"
+#include "cli/options.h"
 
 namespace detent::cli {
 
-/// `words` is the command line, for the report.
-void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words);
-void add_calibrate(CLI::App& app, Signals& signals, const std::vector<std::string>& words);
-void add_plan(CLI::App& app);
-void add_inspect(CLI::App& app);
-void add_check(CLI::App& app);
-void add_compare(CLI::App& app, Signals& signals);
-void add_verify(CLI::App& app, Signals& signals);
-void add_bench(CLI::App& app, Signals& signals);
-void add_search(CLI::App& app, Signals& signals);
+extern const Subcommand quantize_command, calibrate_command, plan_command, inspect_command, check_command,
+    compare_command, verify_command, bench_command, search_command;
 /// Prints results of quantize side by side.
 void add_report(CLI::App& app);
 /// Prints completions for a shell.

@@ -89,16 +89,11 @@ void run_compare(Options& options, const config::CommandLine& line) {
 
 }  // namespace
 
-void add_compare(CLI::App& app, Signals& signals) {
-  add_command(app, config::kCompare,
-              "How close a quantized model is to its float original: SQNR (signal over error, "
-              "in dB) and cosine, of each output and layer",
-              "Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/",
-              [&signals](Call& call) {
-                call.options.stop = signals.token();
-                run_compare(call.options, call.line);
-              });
-}
+const Subcommand compare_command{config::kCompare,
+                                 "How close a quantized model is to its float original: SQNR (signal over error, "
+                                 "in dB) and cosine, of each output and layer",
+                                 "Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/",
+                                 [](Call& call) { run_compare(call.options, call.line); }};
 
 namespace {
 
@@ -171,14 +166,10 @@ void run_verify(Options& options, const config::CommandLine& line) {
 
 }  // namespace
 
-void add_verify(CLI::App& app, Signals& signals) {
-  add_command(
-      app, config::kVerify, "What the runtime makes of a quantized model, beside the float model and exact integers",
-      "Example:\n  detent verify model.onnx model.int8.onnx --calibration-data samples/", [&signals](Call& call) {
-        call.options.stop = signals.token();
-        run_verify(call.options, call.line);
-      });
-}
+const Subcommand verify_command{
+    config::kVerify, "What the runtime makes of a quantized model, beside the float model and exact integers",
+    "Example:\n  detent verify model.onnx model.int8.onnx --calibration-data samples/",
+    [](Call& call) { run_verify(call.options, call.line); }};
 
 namespace {
 
@@ -225,22 +216,19 @@ void print_bench(const BenchResult& r) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Signals& signals) {
-  add_command(app, config::kBench,
-              "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator",
-              "Example:\n  detent bench model.onnx model.int8.onnx", [&signals](Call& call) {
-                auto& [options, line, given] = call;
-                options.stop = signals.token();
-                if (!paths::names_open_files()) throw unavailable("bench, which starts processes,");
-                options.program = paths::target_of("/proc/self/exe");
-                const auto pictures = take_pictures(line, options.models.front(), options);
-                const auto result = with_progress(options, line.quiet, bench);
-                if (line.json) {
-                  print_json(to_json(result));
-                } else if (!print_members(line, result)) {
-                  print_bench(result);
-                }
-              });
-}
+const Subcommand bench_command{
+    config::kBench, "Time models side by side in ONNX Runtime: latency, processor time, size, memory, time by operator",
+    "Example:\n  detent bench model.onnx model.int8.onnx", [](Call& call) {
+      auto& [options, line, given] = call;
+      if (!paths::names_open_files()) throw unavailable("bench, which starts processes,");
+      options.program = paths::target_of("/proc/self/exe");
+      const auto pictures = take_pictures(line, options.models.front(), options);
+      const auto result = with_progress(options, line.quiet, bench);
+      if (line.json) {
+        print_json(to_json(result));
+      } else if (!print_members(line, result)) {
+        print_bench(result);
+      }
+    }};
 
 }  // namespace detent::cli

@@ -213,25 +213,24 @@ void print_ranks(const Plan& p, std::size_t asked, double rate) {
 
 }  // namespace
 
-void add_plan(CLI::App& app) {
-  add_command(app, config::kPlan, "What quantize would do, with predicted memory, disk and time; runs nothing",
-              "Example:\n  detent plan model.onnx --calibration-data samples/ --memory-budget 2GiB", [](Call& call) {
-                auto& [options, line, given] = call;
-                const auto pictures = take_pictures(line, options.model, options);
-                const double rate = network_rate(line.network);
-                const auto result = plan(options);
-                if (line.ranks > 0) require_known_times(result);
-                if (print_members(line, result)) return;
-                if (line.json) {
-                  auto json = to_json(result);
-                  if (line.ranks > 0) json["ranks"] = ranks_json(result, line.ranks, rate);
-                  print_json(json);
-                  return;
-                }
-                print_plan(result, line.verbose);
-                if (line.ranks > 0) print_ranks(result, line.ranks, rate);
-              });
-}
+const Subcommand plan_command{
+    config::kPlan, "What quantize would do, with predicted memory, disk and time; runs nothing",
+    "Example:\n  detent plan model.onnx --calibration-data samples/ --memory-budget 2GiB", [](Call& call) {
+      auto& [options, line, given] = call;
+      const auto pictures = take_pictures(line, options.model, options);
+      const double rate = network_rate(line.network);
+      const auto result = plan(options);
+      if (line.ranks > 0) require_known_times(result);
+      if (print_members(line, result)) return;
+      if (line.json) {
+        auto json = to_json(result);
+        if (line.ranks > 0) json["ranks"] = ranks_json(result, line.ranks, rate);
+        print_json(json);
+        return;
+      }
+      print_plan(result, line.verbose);
+      if (line.ranks > 0) print_ranks(result, line.ranks, rate);
+    }};
 
 namespace {
 
@@ -311,19 +310,18 @@ void print_inspection(const Inspection& r, std::size_t layers) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app) {
-  add_command(app, config::kInspect, "Operators, shapes, parameters and activation bytes of each layer; runs nothing",
-              "Example:\n  detent inspect model.onnx --shape image:1x3x224x224", [](Call& call) {
-                auto& [options, line, given] = call;
-                const auto report = inspect(options);
-                if (print_members(line, report)) return;
-                if (line.json) {
-                  print_json(to_json(report));
-                } else {
-                  print_inspection(report, line.layers);
-                }
-              });
-}
+const Subcommand inspect_command{config::kInspect,
+                                 "Operators, shapes, parameters and activation bytes of each layer; runs nothing",
+                                 "Example:\n  detent inspect model.onnx --shape image:1x3x224x224", [](Call& call) {
+                                   auto& [options, line, given] = call;
+                                   const auto report = inspect(options);
+                                   if (print_members(line, report)) return;
+                                   if (line.json) {
+                                     print_json(to_json(report));
+                                   } else {
+                                     print_inspection(report, line.layers);
+                                   }
+                                 }};
 
 namespace {
 
@@ -378,20 +376,19 @@ void print_check(const CheckOptions& options, const CheckResult& r) {
 
 }  // namespace
 
-void add_check(CLI::App& app) {
-  add_command(app, config::kCheck, "What a target makes of each node: accepted, falls back or refused; runs nothing",
-              "Example:\n  detent check model.int8.onnx --target openvino", [](Call& call) {
-                auto& [options, line, given] = call;
-                const auto result = check(options);
-                if (print_members(line, result)) return;
-                if (line.json) {
-                  auto json = config::result_json(result);
-                  config::keep_lists(json, {"nodes", "problems"});
-                  print_json(json);
-                } else {
-                  print_check(options, result);
-                }
-              });
-}
+const Subcommand check_command{config::kCheck,
+                               "What a target makes of each node: accepted, falls back or refused; runs nothing",
+                               "Example:\n  detent check model.int8.onnx --target openvino", [](Call& call) {
+                                 auto& [options, line, given] = call;
+                                 const auto result = check(options);
+                                 if (print_members(line, result)) return;
+                                 if (line.json) {
+                                   auto json = config::result_json(result);
+                                   config::keep_lists(json, {"nodes", "problems"});
+                                   print_json(json);
+                                 } else {
+                                   print_check(options, result);
+                                 }
+                               }};
 
 }  // namespace detent::cli

@@ -374,19 +374,15 @@ void run(Options& options, const config::CommandLine& line, const std::vector<Gi
 
 }  // namespace
 
-void add_quantize(CLI::App& app, Signals& signals, const std::vector<std::string>& words) {
-  add_command(app, config::kQuantize,
-              "Write a quantized model: integers, weights in blocks or small floats instead of float32",
-              "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
-              "Started by mpirun, each process takes a share of the work; rank 0 writes.",
-              [&signals, words](Call& call) {
-                auto& [options, line, given] = call;
-                options.command.insert(options.command.begin(), words.begin(), words.end());
-                if (line.options_file) options.command = spelled_out(given);
-                options.stop = signals.token();
-                run(options, line, given);
-              });
-}
+const Subcommand quantize_command{
+    config::kQuantize, "Write a quantized model: integers, weights in blocks or small floats instead of float32",
+    "Example:\n  detent quantize model.onnx -o model.int8.onnx --calibration-data samples/\n\n"
+    "Started by mpirun, each process takes a share of the work; rank 0 writes.",
+    [](Call& call) {
+      auto& [options, line, given] = call;
+      if (line.options_file) options.command = spelled_out(given);
+      run(options, line, given);
+    }};
 
 namespace {
 

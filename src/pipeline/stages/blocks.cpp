@@ -87,7 +87,7 @@ void BlockWork::place() {
 }
 
 void BlockWork::count_nodes() {
-  run_.result.nodes_quantized = quantization::node_count(draft_.placement);
+  run_.result.nodes_quantized = draft_.placement.quantized;
   run_.result.nodes_in_float = draft_.placement.in_float;
 }
 
@@ -297,7 +297,7 @@ void BlockWork::raise_model() {
   graph::half_floats_to_float32(*raised_, run::file_store(run_.work->scratch(), "float"), true);
 }
 
-quantization::BlockPlacement BlockWork::placement_as_run() const {
+quantization::Placement BlockWork::placement_as_run() const {
   auto placement = draft_.placement;
   if (raised_) quantization::move_to_float32(placement, draft_.casts_of_inputs());
   return placement;

@@ -75,7 +75,7 @@ class BlockWork {
   double measure(data::SampleSource& samples);
   void solve(data::SampleSource& source, const std::filesystem::path& directory, Listens listens);
   solve::GramSweepOptions sweeping(store::Spool* spool, Listens listens);
-  quantization::BlockPlacement placement_as_run() const;
+  quantization::Placement placement_as_run() const;
   std::uint64_t usual_memory(std::uint64_t budget) const;
   solve::GramMemory memory_for_gram_sums(std::uint64_t budget) const;
   onnx::Model emitted(quantization::BlocksWritten written = {}) const;

@@ -139,11 +139,9 @@ void convert_to_16_bits(Run& run) {
     run.result.notes.emplace_back(
         "there are no samples: weights and operators decided what becomes 16-bit, and no value was looked at");
   quantization::Assignment assignment;
-  const auto& placed = assignment.floats = quantization::place_floats(model, run.prepared.types, work.facts);
+  const auto& placed = assignment.placement = quantization::place_floats(model, run.prepared.types, work.facts);
   run.note(placed.notes);
-  FloatConversion floats;
-  for (const bool low : placed.low) floats.nodes += low ? 1 : 0;
-  floats.nodes_kept = placed.kept;
+  FloatConversion floats{.nodes = placed.quantized, .nodes_kept = placed.in_float};
   const auto casts = cast_nodes(model);
   const auto bytes = float_bytes(model);
   run.model = quantization::emit_floats({std::move(model), run.prepared.types}, assignment).model;

@@ -47,31 +47,34 @@
 
 namespace detent::pipeline {
 
-void emit_block_floats(Run& run) {
-  const auto& config = run.options.config;
+namespace {
+
+quantization::Placement place_block_floats(const Run& run) {
+  auto placement = run::place_qdq_pairs(run.prepared, run.options.config);
+  run::count_nodes(run.prepared.model, placement);
+  return placement;
+}
+
+onnx::Model emit_block_floats(Run& run) {
+  const auto format = run.options.config.block_float;
   auto& prepared = run.prepared;
-  quantization::Assignment assignment{.placement = run::place_qdq_pairs(prepared, config),
-                                      .block_float = config.block_float};
-  auto& placement = assignment.placement;
+  quantization::Assignment assignment{.placement = run::place_qdq_pairs(prepared, run.options.config),
+                                      .block_float = format};
   // What keeps weights from being numbers at all is told before any work.
-  quantization::scan_weights(prepared.model, placement, run.options.allow_nonfinite);
-  run.note(placement.notes);
-  const auto counts = run::count_nodes(prepared.model, placement);
-  run.result.nodes_quantized = counts.quantized;
-  run.result.nodes_in_float = counts.in_float;
-  run.note(counts.notes);
+  quantization::scan_weights(prepared.model, assignment.placement, run.options.allow_nonfinite);
+  run::count_nodes(prepared.model, assignment.placement);
+  run::record(assignment.placement, run.result);
   const auto before = prepared.model.graph.nodes.size();
-  run.model = quantization::emit_block_floats({std::move(prepared.model), prepared.types}, assignment).model;
-  const auto operators = run.model.graph.nodes.size() - before;
-  graph::deduplicate_constants(run.model, prepared.shapes_stored_once, true);
+  auto model = quantization::emit_block_floats({std::move(prepared.model), prepared.types}, assignment).model;
+  const auto operators = model.graph.nodes.size() - before;
+  graph::deduplicate_constants(model, prepared.shapes_stored_once, true);
   run.result.notes.push_back(
       fmt::format("{} that round{} to {}; the file's weights stay in float32, and ONNX Runtime runs it with AMD "
                   "Quark's operator library alone",
                   count_with_noun(operators, "operator"), operators == 1 ? "s" : "",
-                  config::word_of(config::enum_names<BlockFloat>(), static_cast<int>(config.block_float))));
+                  config::word_of(config::enum_names<BlockFloat>(), static_cast<int>(format))));
+  return model;
 }
-
-namespace {
 
 // Of weights that several nodes read.
 void mark_shared_weight_shapes(run::Prepared& prepared, const quantization::Placement& weights) {
@@ -88,12 +91,10 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
                          QuantizeResult& told) {
   auto [made, placement, notes] =
       quantization::make_dynamic(prepared.model, config, allow_nonfinite, prepared.transposed);
-  for (const auto* each : {&placement.notes, &placement.weights.notes, &notes})
-    told.notes.insert(told.notes.end(), each->begin(), each->end());
-  mark_shared_weight_shapes(prepared, placement.weights);
+  run::record(placement, told);
+  told.notes.insert(told.notes.end(), notes.begin(), notes.end());
+  mark_shared_weight_shapes(prepared, placement);
   for (auto& text : run::store_weights(placement.stored, made)) told.notes.push_back(std::move(text));
-  told.nodes_quantized = placement.count + placement.stored.size();
-  told.nodes_in_float = placement.in_float;
   graph::deduplicate_constants(made, prepared.shapes_stored_once, true);
   graph::recompute_constants_at_load(made, prepared.folded);
   if (quantization::scales_rows(prepared.model)) {
@@ -133,7 +134,7 @@ std::vector<graph::ChannelScaling> smoothable(const run::Prepared& prepared, con
   const auto& model = prepared.model;
   const graph::Index index(model);
   quantization::Placement placement;
-  placement.selected = quantization::place_dynamic(model, config, prepared.transposed).weights.selected;
+  placement.selected = quantization::place_dynamic(model, config, prepared.transposed).selected;
   std::set<std::string> values;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const auto& node = model.graph.nodes[n];
@@ -207,12 +208,25 @@ void smooth_channels(Run& run) {
                         run.recipe.has_samples ? "samples" : "token ids drawn at random")});
 }
 
+quantization::Placement place_dynamic(const Run& run) {
+  return quantization::place_dynamic(run.prepared.model, run.options.config, run.prepared.transposed);
+}
+
+onnx::Model emit_dynamic(Run& run) {
+  smooth_channels(run);
+  return dynamic_form(run.options.config, run.options.allow_nonfinite, run.prepared, run.result);
+}
+
+constexpr Form kForms[] = {
+    {config::kDynamic, place_dynamic, emit_dynamic, true},
+    {config::kBlockFloats, place_block_floats, emit_block_floats, false},
+};
+
 }  // namespace
 
-void emit_dynamic(Run& run) {
-  smooth_channels(run);
-  run.model = dynamic_form(run.options.config, run.options.allow_nonfinite, run.prepared, run.result);
-}
+const Form& form_of(const Run& run) { return *std::ranges::find(kForms, run.recipe.result, &Form::result); }
+
+void emit_form(Run& run) { run.model = form_of(run).emit(run); }
 
 namespace {
 
@@ -332,10 +346,10 @@ void predict_forms(Run& run, Forecast& forecast) {
   const auto stored = stored_form(prepared, run.options.config);
   if (stored.bytes > plan.output_bytes * kSmallerPercent / 100) return;
   plan.output_bytes = stored.bytes;
-  plan.nodes_quantized = stored.products.size();
+  run.result.nodes_quantized = stored.products.size();
   const auto& nodes = prepared.model.graph.nodes;
-  plan.nodes_in_float =
-      static_cast<std::size_t>(std::ranges::count_if(nodes, graph::is_product)) - plan.nodes_quantized;
+  run.result.nodes_in_float =
+      static_cast<std::size_t>(std::ranges::count_if(nodes, graph::is_product)) - run.result.nodes_quantized;
 }
 
 void try_other_forms(Run& run) {

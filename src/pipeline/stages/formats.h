@@ -1,22 +1,29 @@
-// Stages of the formats that take one step: block floats, dynamic activations, several formats in one model.
+// Stages of the formats that take one step, and of several formats in one model.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "pipeline/run.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::pipeline {
 
-// Floats with common exponents, as AMD's NPUs read them.
+// Forms that are placed from the graph and written at once: floats with common exponents, as AMD's NPUs read them, and
+// integers whose activations get their scales while the model runs.
 
-/// Run::model with operators that round activations and weights to the format.
-void emit_block_floats(Run& run);
+struct Form {
+  config::Result result;
+  quantization::Placement (*place)(const Run&);  // of Run::prepared
+  onnx::Model (*emit)(Run&);                     // which tells what was placed, too
+  bool has_integers;                             // of 8 bits, in the place of weights
+};
 
-// Integers whose activations get their scales while the model runs.
+/// That of the run's result.
+const Form& form_of(const Run& run);
 
-/// Run::model with integer weights, and operators that find the scales of what they read.
-void emit_dynamic(Run& run);
+/// Run::model in it.
+void emit_form(Run& run);
 
 /// Puts another form in the place of integers with fixed scales where that serves better: scales that are found while
 /// the model runs, where the results of fixed ones are far from the float model's, or where this machine runs it faster

@@ -149,7 +149,7 @@ std::string excuse_of(Run& run) {
   if (run.cache) reason = run::reason_against_running(run.options.kv_cache.type, run.runtime->version());
   if (run.blocks) reason = run.blocks->reason_against_proof();
   if (!reason.empty() || (run.blocks && !run.floats)) return reason;
-  return run::reason_against_proof(run.floats ? run.floats->config : run.options.config);
+  return run::reason_against_proof(run.options);
 }
 
 // What integers cost and did stays told beside what the file of 16-bit floats comes to.

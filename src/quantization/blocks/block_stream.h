@@ -68,7 +68,6 @@ using BlocksWritten = std::function<void(std::size_t weight, const BlockErrors& 
 /// The weights of a model that are stored in blocks, in the order of their first readers.
 struct BlockAssignment {
   std::vector<BlockStream> weights = {};
-  std::vector<std::size_t> transposes = {};  // nodes that nothing reads any more, as of BlockPlacement
   WeightForm form = WeightForm::matmul_nbits;
   int accuracy_level = 0;  // as of WeightsOnlyConfig
   BlocksWritten written = {};

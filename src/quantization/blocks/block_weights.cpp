@@ -59,6 +59,15 @@ struct Reading {
   bool is_table = false;
 };
 
+// That read them.
+std::size_t node_count(const std::vector<BlockTensor>& tensors) {
+  std::set<std::size_t> nodes;
+  for (const auto& tensor : tensors) {
+    for (const auto n : tensor.readers()) nodes.insert(n);
+  }
+  return nodes.size();
+}
+
 class Placer {
  public:
   Placer(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
@@ -85,7 +94,7 @@ class Placer {
     names_products_ = std::find(config.op_types.begin(), config.op_types.end(), "MatMul") != config.op_types.end();
   }
 
-  BlockPlacement place() {
+  Placement place() {
     const auto front = graph::front_end(model_, index_, graph::FrontEnds::logarithms);
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       if (selected_[n] && names_none_ && !named_[n] && front.contains(n)) {
@@ -108,6 +117,7 @@ class Placer {
       note_format(tensor);
       for (auto& note : notes_of_copies(model_, tensor, blocks_.form)) placement_.notes.push_back(std::move(note));
     }
+    placement_.quantized = node_count(placement_.tensors);
     placement_.in_float = left_.count();
     for (auto& note : left_.notes()) placement_.notes.push_back(std::move(note));
     return std::move(placement_);
@@ -339,10 +349,8 @@ class Placer {
   bool leave_kept_weights(bool but_tables) {
     return 0 < std::erase_if(placement_.tensors, [&](const BlockTensor& tensor) {
              if (!has_other_readers(tensor, but_tables)) return false;
-             std::set<std::size_t> nodes(tensor.products.begin(), tensor.products.end());
-             nodes.insert(tensor.tables.begin(), tensor.tables.end());
-             for (const auto& [node, input] : tensor.others) nodes.insert(node);
-             for (const auto n : nodes)
+             const auto readers = tensor.readers();
+             for (const auto n : std::set(readers.begin(), readers.end()))
                leave(model_.graph.nodes[n], "what else reads its weight, or is an output, keeps that in float");
              return true;
            });
@@ -483,7 +491,7 @@ class Placer {
   bool takes_tables_;
   BlockFormat format_;
   bool names_none_ = false, names_products_ = false, names_experts_ = false;  // the user does
-  BlockPlacement placement_;
+  Placement placement_;
   std::map<std::pair<std::size_t, bool>, std::size_t> known_;  // initializer and order -> tensor
   LeftInFloat left_;
 };
@@ -499,22 +507,12 @@ void refuse_absent_weights(const onnx::Model& model) {
   }
 }
 
-BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
-                            std::span<const int> planned) {
+Placement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+                       std::span<const int> planned) {
   return Placer(model, config, blocks, planned, false).place();
 }
 
-std::size_t node_count(const BlockPlacement& placement) {
-  std::set<std::size_t> nodes;
-  for (const auto& tensor : placement.tensors) {
-    nodes.insert(tensor.products.begin(), tensor.products.end());
-    nodes.insert(tensor.tables.begin(), tensor.tables.end());
-    for (const auto& [node, input] : tensor.others) nodes.insert(node);
-  }
-  return nodes.size();
-}
-
-void move_to_float32(BlockPlacement& placement, std::size_t nodes_before) {
+void move_to_float32(Placement& placement, std::size_t nodes_before) {
   for (auto& node : placement.transposes) node += nodes_before;
   for (auto& tensor : placement.tensors) {
     tensor.type = onnx::DataType::float32;
@@ -627,8 +625,7 @@ std::optional<NormInputs> norm_inputs(const Node& node) {
 
 class Folds {
  public:
-  Folds(const onnx::Model& model, const BlockPlacement& placement)
-      : model_(model), placement_(placement), index_(model) {
+  Folds(const onnx::Model& model, const Placement& placement) : model_(model), placement_(placement), index_(model) {
     for (std::size_t t = 0; t < placement.tensors.size(); ++t) {
       for (const auto n : placement.tensors[t].products) tensor_of_[n] = t;
     }
@@ -756,7 +753,7 @@ class Folds {
   }
 
   const onnx::Model& model_;
-  const BlockPlacement& placement_;
+  const Placement& placement_;
   graph::Index index_;
   std::map<std::size_t, std::size_t> tensor_of_;  // by product
 };
@@ -768,11 +765,11 @@ void multiply(std::vector<float>& all, std::span<const float> factors, bool inve
 
 }  // namespace
 
-std::vector<InputFold> input_folds(const onnx::Model& model, const BlockPlacement& placement) {
+std::vector<InputFold> input_folds(const onnx::Model& model, const Placement& placement) {
   return Folds(model, placement).find();
 }
 
-void apply_fold(const InputFold& fold, std::span<const float> factors, onnx::Model& model, BlockPlacement& placement) {
+void apply_fold(const InputFold& fold, std::span<const float> factors, onnx::Model& model, Placement& placement) {
   for (const auto t : fold.tensors) multiply(placement.tensors[t].row_factors, factors, false);
   if (fold.product) multiply(placement.tensors[*fold.product].column_factors, factors, true);
   for (const auto constant : fold.constants) {

@@ -11,50 +11,9 @@
 
 #include "detent/config.h"
 #include "onnx/model.h"
-#include "quantization/blocks/blocks.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::quantization {
-
-/// A constant matrix that is stored in blocks.
-struct BlockTensor {
-  std::size_t initializer = 0;
-  std::int64_t rows = 0;     // that products sum over; along which blocks lie
-  std::int64_t columns = 0;  // outputs of a product, entries of a table
-  bool by_columns = false;   // a column's values follow one another in the tensor; else its rows' do
-  BlockFormat format;
-  onnx::DataType type = onnx::DataType::float32;  // of the weight, and so of scales
-  /// Nodes that read it in blocks, ascending.
-  std::vector<std::size_t> products;  // MatMul, Gemm
-  std::vector<std::size_t> tables;    // Gather
-  /// Conv, ConvTranspose, LSTM, GRU, MoE, products with stacks of matrices: nodes, and which of their inputs it is.
-  /// They read it through a DequantizeLinear whatever the form, but for as_experts; filters of more than a pixel with a
-  /// scale for each index of their first axis.
-  std::vector<std::pair<std::size_t, std::size_t>> others;
-  /// Whether the one of `others` is a MoE node that becomes QMoE.
-  bool as_experts = false;
-  /// Whether tables and products read the same integers, which are stored once.
-  bool shared = false;
-  /// Whether its blocks are those of blocks_on_grids(), so that its products also read the sums of their inputs'
-  /// blocks.
-  bool on_grids = false;
-  /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
-  bool stays = false;
-  /// What is stored is the weight times these, one for each row and one for each column, see block_weights.h; empty: 1.
-  std::vector<float> row_factors = {}, column_factors = {};
-
-  /// Filled up to whole blocks, as tables are stored.
-  std::int64_t whole_rows() const { return format.blocks_of(rows) * format.block_of(rows); }
-  /// Of what is stored.
-  std::int64_t stored_rows() const { return on_grids ? rows + format.blocks_of(rows) : rows; }
-};
-
-struct BlockPlacement {
-  std::vector<BlockTensor> tensors;  // in the order of their first reader
-  /// Transpose nodes between a weight and products that read it in blocks; none reads their results any more.
-  std::vector<std::size_t> transposes;
-  std::size_t in_float = 0;        // products and tables with constant weights that stay as they are
-  std::vector<std::string> notes;  // which, and why
-};
 
 /// Throws bad_input for a node without the input that would be its weight. Models whose weights alone are stored in
 /// blocks need not have been loaded by a runtime, which refuses such a node.
@@ -75,18 +34,15 @@ NodeBits parse_node_bits(const std::string& text);
 ///
 /// `planned`: bits of each node that node_bits does not name, 0 for float, instead of WeightsOnlyConfig::bits; empty:
 /// none.
-BlockPlacement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
-                            std::span<const int> planned = {});
+Placement place_blocks(const onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
+                       std::span<const int> planned = {});
 
 /// For each node the bits that node_bits says, 0 for float; unset for those that it does not name. Throws usage for a
 /// name that no node has.
 std::vector<std::optional<int>> named_bits(const onnx::Model& model, const WeightsOnlyConfig& blocks);
 
-/// Nodes that read what the placement stores in blocks.
-std::size_t node_count(const BlockPlacement& placement);
-
 /// The placement in the same model with its floats raised to float32, where so many nodes stand before all others.
-void move_to_float32(BlockPlacement& placement, std::size_t nodes_before);
+void move_to_float32(Placement& placement, std::size_t nodes_before);
 
 // Factors for the inputs of products, and where the model can be divided by them: AWQ without operators of its own.
 
@@ -104,9 +60,9 @@ struct InputFold {
 /// Add with a constant vector, by a product in blocks (its columns and its bias), by Mul with a value that can be
 /// divided, or by Relu of one. Each of these steps must have one reader, each constant and each weight belong to it
 /// alone. All factors are positive. In the order of the placement.
-std::vector<InputFold> input_folds(const onnx::Model& model, const BlockPlacement& placement);
+std::vector<InputFold> input_folds(const onnx::Model& model, const Placement& placement);
 
 /// Multiplies the rows of the weights that read the value, and divides what makes it. The tensors keep their places.
-void apply_fold(const InputFold& fold, std::span<const float> factors, onnx::Model& model, BlockPlacement& placement);
+void apply_fold(const InputFold& fold, std::span<const float> factors, onnx::Model& model, Placement& placement);
 
 }  // namespace detent::quantization

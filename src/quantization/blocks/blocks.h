@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "detent/config.h"
@@ -57,6 +58,46 @@ struct BlockWeight {
   std::vector<std::uint8_t> zero_points;  // [columns, blocks], also where symmetric
 
   std::int64_t blocks() const noexcept { return format.blocks_of(rows); }
+};
+
+/// A constant matrix that is stored in blocks.
+struct BlockTensor {
+  std::size_t initializer = 0;
+  std::int64_t rows = 0;     // that products sum over; along which blocks lie
+  std::int64_t columns = 0;  // outputs of a product, entries of a table
+  bool by_columns = false;   // a column's values follow one another in the tensor; else its rows' do
+  BlockFormat format;
+  onnx::DataType type = onnx::DataType::float32;  // of the weight, and so of scales
+  /// Nodes that read it in blocks, ascending.
+  std::vector<std::size_t> products;  // MatMul, Gemm
+  std::vector<std::size_t> tables;    // Gather
+  /// Conv, ConvTranspose, LSTM, GRU, MoE, products with stacks of matrices: nodes, and which of their inputs it is.
+  /// They read it through a DequantizeLinear whatever the form, but for as_experts; filters of more than a pixel with a
+  /// scale for each index of their first axis.
+  std::vector<std::pair<std::size_t, std::size_t>> others;
+  /// Whether the one of `others` is a MoE node that becomes QMoE.
+  bool as_experts = false;
+  /// Whether tables and products read the same integers, which are stored once.
+  bool shared = false;
+  /// Whether its blocks are those of blocks_on_grids(), so that its products also read the sums of their inputs'
+  /// blocks.
+  bool on_grids = false;
+  /// Whether other nodes, bodies or the graph's outputs read it as well, so that it stays.
+  bool stays = false;
+  /// What is stored is the weight times these, one for each row and one for each column, see block_weights.h; empty: 1.
+  std::vector<float> row_factors = {}, column_factors = {};
+
+  /// All nodes that read it in blocks, products first.
+  std::vector<std::size_t> readers() const {
+    auto nodes = products;
+    nodes.insert(nodes.end(), tables.begin(), tables.end());
+    for (const auto& [node, input] : others) nodes.push_back(node);
+    return nodes;
+  }
+  /// Filled up to whole blocks, as tables are stored.
+  std::int64_t whole_rows() const { return format.blocks_of(rows) * format.block_of(rows); }
+  /// Of what is stored.
+  std::int64_t stored_rows() const { return on_grids ? rows + format.blocks_of(rows) : rows; }
 };
 
 /// All of the right size, with scales 0 and the middle everywhere.

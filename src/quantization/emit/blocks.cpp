@@ -335,8 +335,12 @@ class BlockTensors {
 
 class Emitter {
  public:
-  Emitter(onnx::Model model, const BlockAssignment& blocks)
-      : model_(std::move(model)), blocks_(blocks), index_(model_), stored_(index_, blocks.weights, blocks.written) {}
+  Emitter(onnx::Model model, const Assignment& assignment)
+      : model_(std::move(model)),
+        blocks_(assignment.blocks),
+        transposes_(assignment.placement.transposes),
+        index_(model_),
+        stored_(index_, blocks_.weights, blocks_.written) {}
 
   onnx::Model run() {
     for (std::size_t t = 0; t < blocks_.weights.size(); ++t) {
@@ -649,7 +653,7 @@ class Emitter {
     std::vector<Node> nodes;
     nodes.reserve(graph.nodes.size() + replaced_.size());
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-      if (std::binary_search(blocks_.transposes.begin(), blocks_.transposes.end(), n)) continue;
+      if (std::binary_search(transposes_.begin(), transposes_.end(), n)) continue;
       if (const auto found = before_.find(n); found != before_.end())
         std::move(found->second.begin(), found->second.end(), std::back_inserter(nodes));
       if (const auto found = replaced_.find(n); found != replaced_.end()) {
@@ -694,6 +698,7 @@ class Emitter {
 
   onnx::Model model_;
   const BlockAssignment& blocks_;
+  const std::vector<std::size_t>& transposes_;
   graph::Index index_;
   BlockTensors stored_;
   std::unordered_map<std::size_t, std::vector<Node>> replaced_;
@@ -713,7 +718,7 @@ std::int64_t opset_of_blocks(const BlockFormat& format) noexcept {
 }
 
 Emitted emit_blocks(FloatModel model, const Assignment& assignment) {
-  return {Emitter(std::move(model.model), assignment.blocks).run(), {}, {}};
+  return {Emitter(std::move(model.model), assignment).run(), {}, {}};
 }
 
 }  // namespace detent::quantization

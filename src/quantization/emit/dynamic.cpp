@@ -279,8 +279,8 @@ DynamicModel make_dynamic(onnx::Model model, const QuantConfig& config, bool all
                           const TransposedConstants& transposed) {
   auto placement = place_dynamic(model, config, transposed);
   Proposals proposals;
-  proposals.constants = scan_weights(model, placement.weights, allow_nonfinite);
-  auto assignment = assign(model, placement.weights, proposals, config);
+  proposals.constants = scan_weights(model, placement, allow_nonfinite);
+  auto assignment = assign(model, placement, proposals, config);
   auto made = emit_dynamic({std::move(model)}, assignment);
   return {std::move(made.model), std::move(placement), std::move(assignment.notes)};
 }

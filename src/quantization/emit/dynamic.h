@@ -28,7 +28,7 @@ Emitted emit_dynamic(FloatModel model, const Assignment& assignment);
 /// From the float model to this form, with all that comes before emit_dynamic().
 struct DynamicModel {
   onnx::Model model;
-  DynamicPlacement placement;
+  Placement placement;
   std::vector<std::string> notes;  // of the assignment
 };
 /// Throws what place_dynamic() and scan_weights() throw.

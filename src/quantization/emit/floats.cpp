@@ -46,11 +46,11 @@ struct Value {
 
 class FloatEmitter {
  public:
-  FloatEmitter(FloatModel model, const FloatPlacement& placement)
+  FloatEmitter(FloatModel model, const Placement& placement)
       : model_(std::move(model.model)),
         types_(std::move(model.types)),
-        low_(placement.low),
-        type_(placement.type == FloatType::bfloat16 ? DataType::bfloat16 : DataType::float16),
+        low_(placement.selected),
+        type_(placement.float_type == FloatType::bfloat16 ? DataType::bfloat16 : DataType::float16),
         keep_io_(placement.keep_io_types),
         index_(model_) {}
 
@@ -286,8 +286,8 @@ class FloatEmitter {
 }  // namespace
 
 Emitted emit_floats(FloatModel model, const Assignment& assignment) {
-  Emitted emitted{FloatEmitter(std::move(model), assignment.floats).run(), {}, {}};
-  if (assignment.floats.type == FloatType::float16) add_float16_barriers(emitted.model);
+  Emitted emitted{FloatEmitter(std::move(model), assignment.placement).run(), {}, {}};
+  if (assignment.placement.float_type == FloatType::float16) add_float16_barriers(emitted.model);
   return emitted;
 }
 

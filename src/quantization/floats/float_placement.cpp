@@ -46,24 +46,26 @@ class Placer {
         index_(model),
         range_(model, index_, types, facts.type, facts.statistics) {}
 
-  FloatPlacement run() {
+  Placement run() {
     const std::size_t count = model_.graph.nodes.size();
     reasons_.resize(count);
-    placement_.type = facts_.type;
+    placement_.float_type = facts_.type;
     placement_.keep_io_types = facts_.keep_io_types;
-    placement_.low.assign(count, false);
+    placement_.selected.assign(count, false);
     for (std::size_t n = 0; n < count; ++n) {
       if (!has_floats(n)) continue;
       reasons_[n] = reason(n);
-      placement_.low[n] = reasons_[n].empty();
+      placement_.selected[n] = reasons_[n].empty();
     }
     keep_index_arithmetic();
     if (facts_.type == FloatType::float16) keep_from_zero();
-    for (const auto n : merge_islands(model_, types_, index_, facts_.keep_io_types, light(), placement_.low))
+    for (const auto n : merge_islands(model_, types_, index_, facts_.keep_io_types, light(), placement_.selected))
       reasons_[n] = "they lie between nodes that do, and casts are saved";
     // ONNX Runtime makes one operator of a LayerNormalization in parts, also where it ends in float32; and takes it
     // with inputs of bfloat16 then for invalid.
     if (facts_.keep_io_types && facts_.type != FloatType::bfloat16) keep_ends();
+    placement_.quantized =
+        static_cast<std::size_t>(std::count(placement_.selected.begin(), placement_.selected.end(), true));
     take_notes();
     return std::move(placement_);
   }
@@ -172,8 +174,8 @@ class Placer {
     const auto is_light = light();
     const auto ends = graph::index_arithmetic(model_, index_, types_).into_indices;
     for (std::size_t n = 0; n < ends.size(); ++n) {
-      if (!ends[n] || !placement_.low[n] || !is_light[n]) continue;
-      placement_.low[n] = false;
+      if (!ends[n] || !placement_.selected[n] || !is_light[n]) continue;
+      placement_.selected[n] = false;
       reasons_[n] = "positions or sizes are computed from them";
     }
   }
@@ -216,8 +218,8 @@ class Placer {
     const Node* node = &reader;
     while (node != nullptr) {
       const auto n = static_cast<std::size_t>(node - model_.graph.nodes.data());
-      if (placement_.low[n]) {
-        placement_.low[n] = false;
+      if (placement_.selected[n]) {
+        placement_.selected[n] = false;
         reasons_[n] = "numbers that the type makes zeros of would be a logarithm's, a root's or a divisor's";
       }
       if (node != &reader && graph::traits_of(*node).counting != graph::Counting::moves) return;
@@ -249,14 +251,14 @@ class Placer {
     std::vector<bool> ends(model_.graph.nodes.size());
     for (std::size_t n = ends.size(); n-- > 0;) {
       const auto& node = model_.graph.nodes[n];
-      if (!placement_.low[n] || !is_light[n]) continue;
+      if (!placement_.selected[n] || !is_light[n]) continue;
       bool all = true, any = false;
       for (const auto& output : node.outputs()) {
         if (!is_float(output)) continue;
         any = any || index_.is_output(output);
         for (const int reader : index_.consumers(output)) {
           any = any || ends[static_cast<std::size_t>(reader)];
-          all = all && !placement_.low[static_cast<std::size_t>(reader)];
+          all = all && !placement_.selected[static_cast<std::size_t>(reader)];
         }
       }
       std::set<std::string> read;
@@ -265,7 +267,7 @@ class Placer {
       }
       if (!all || !any || read.size() != 1 || scales_norm(node)) continue;
       ends[n] = true;
-      placement_.low[n] = false;
+      placement_.selected[n] = false;
       reasons_[n] = "the result is float32 and needs no further cast";
     }
   }
@@ -275,7 +277,7 @@ class Placer {
     std::map<std::string, std::size_t> position;
     for (std::size_t n = 0; n < reasons_.size(); ++n) {
       if (reasons_[n].empty()) continue;
-      ++placement_.kept;
+      ++placement_.in_float;
       const auto [it, added] = position.try_emplace(reasons_[n], groups.size());
       if (added) groups.push_back({reasons_[n], {}});
       groups[it->second].second.push_back(model_.graph.nodes[n].label());
@@ -296,13 +298,13 @@ class Placer {
   const FloatFacts& facts_;
   graph::Index index_;
   FloatRange range_;
-  FloatPlacement placement_;
+  Placement placement_;
   std::vector<std::string> reasons_;
 };
 
 }  // namespace
 
-FloatPlacement place_floats(const onnx::Model& model, const graph::ValueTypes& types, const FloatFacts& facts) {
+Placement place_floats(const onnx::Model& model, const graph::ValueTypes& types, const FloatFacts& facts) {
   return Placer(model, types, facts).run();
 }
 

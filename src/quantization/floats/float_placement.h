@@ -8,6 +8,7 @@
 #include "detent/config.h"
 #include "graph/index.h"
 #include "onnx/model.h"
+#include "quantization/placement/placement.h"
 
 namespace detent::quantization {
 
@@ -22,20 +23,12 @@ struct FloatFacts {
   std::vector<bool> allowed;
 };
 
-struct FloatPlacement {
-  FloatType type = FloatType::float16;  // float16 or bfloat16
-  bool keep_io_types = true;
-  std::vector<bool> low = {};           // of each node: it computes in 16 bits
-  std::size_t kept = 0;                 // nodes with float32 values that stay
-  std::vector<std::string> notes = {};  // what stays, and why
-};
-
 /// A value may be 16-bit where the largest magnitude that was seen, times 4, fits the type, and so does the bound of
 /// the sums that arise inside of its node; where it is not so small that it would lose digits; and where no constant or
 /// epsilon that the node needs vanishes. `types` should be as static as can be: sums over unknown numbers of values
 /// stay float32. Values that indices are computed from, and what lies between two nodes that stay, stay as well where
 /// that saves casts.
-FloatPlacement place_floats(const onnx::Model& model, const graph::ValueTypes& types, const FloatFacts& facts);
+Placement place_floats(const onnx::Model& model, const graph::ValueTypes& types, const FloatFacts& facts);
 
 /// Values that place_floats() wants the statistics of: all float32 ones that depend on the graph's inputs.
 std::vector<std::string> float_values(const onnx::Model& model, const graph::ValueTypes& types);

@@ -14,6 +14,7 @@
 #include "detent/config.h"
 #include "graph/index.h"
 #include "onnx/model.h"
+#include "quantization/blocks/blocks.h"
 #include "quantization/formats.h"
 #include "quantization/weights.h"
 
@@ -55,7 +56,19 @@ struct FusedActivation {
   bool removable = false;
 };
 
-struct Placement {
+/// What a result tells of the nodes.
+struct NodeCounts {
+  std::size_t quantized = 0;       // that get another form
+  std::size_t in_float = 0;        // that could have it
+  std::vector<std::string> notes;  // which stay, and why
+};
+
+/// What becomes of a float model, as the placer of a form decides it; of pairs run::count_nodes() counts.
+struct Placement : NodeCounts {
+  std::vector<bool> selected;    // nodes that compute in the form
+  std::set<std::string> stored;  // by Node::id(): nodes in float that get weights of store_weights() (emit/dynamic.h)
+
+  // Integers.
   std::vector<Mark> marks;  // in the order in which pairs are made
   std::vector<BiasMark> biases;
   std::vector<FusedActivation> fused;
@@ -65,10 +78,17 @@ struct Placement {
   std::map<std::string, float> least_spans;
   /// Values that take the statistics of another value, see selection.h.
   std::map<std::string, std::string> inherits;
-  std::vector<bool> selected;
   /// Values that have a scale of another one only because what joins them wants one for all.
   std::vector<std::string> joined;
-  std::vector<std::string> notes;
+
+  // Weights in blocks.
+  std::vector<BlockTensor> tensors;  // in the order of their first reader
+  /// Transpose nodes between a weight and products that read it in blocks; none reads their results any more.
+  std::vector<std::size_t> transposes;
+
+  // 16-bit floats.
+  FloatType float_type = FloatType::float16;  // float16 or bfloat16
+  bool keep_io_types = true;
 
   /// The mark of `value`, or null.
   const Mark* find(const std::string& value) const;

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "config/formats.h"
 #include "config/presets.h"
 #include "data/given_inputs.h"
 #include "exec/emit.h"
@@ -176,10 +177,9 @@ exec::GuardedSession open_once(const exec::Runtime& runtime, const fs::path& fil
 
 }  // namespace
 
-std::string reason_against_proof(const QuantConfig& config) {
-  if (config.float_type == FloatType::bfloat16) return "ONNX Runtime's CPU has no kernels of bfloat16";
-  if (config.block_float != BlockFloat::none) return "ONNX Runtime runs it with AMD Quark's operator library alone";
-  return {};
+std::string reason_against_proof(const QuantizeOptions& options) {
+  if (options.config.float_type == FloatType::bfloat16) return "ONNX Runtime's CPU has no kernels of bfloat16";
+  return std::string(config::kind_of(options).reason_against_running);
 }
 
 std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options) {

@@ -114,9 +114,8 @@ class Prover {
   std::vector<std::string> notes_;
 };
 
-/// Formats that ONNX Runtime's CPU has no kernels of, in words for Prover::skip_because(); empty: there is none among
-/// those asked for.
-std::string reason_against_proof(const QuantConfig& config);
+/// Why ONNX Runtime's CPU has no kernels for the format, in words for Prover::skip_because(); empty: it has.
+std::string reason_against_proof(const QuantizeOptions& options);
 
 /// The runtime, for work that needs it for its proof alone; nullopt where there is none and none was named.
 std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options);

@@ -267,7 +267,7 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   auto made = quantization::make_dynamic(std::move(quantized), own, options.allow_nonfinite);
   quantized = std::move(made.model);
   made.notes.push_back(fmt::format("weights of 8 bits, with scales of activations found while the model runs: {}",
-                                   count_with_noun(made.placement.count, "LSTM layer")));
+                                   count_with_noun(made.placement.quantized, "LSTM layer")));
   return std::move(made.notes);
 }
 

@@ -167,6 +167,14 @@ std::size_t products_in_bodies(const onnx::Model& model, const onnx::Node& node)
 
 }  // namespace
 
+using quantization::NodeCounts;
+
+void record(const NodeCounts& counts, QuantizeResult& result) {
+  result.nodes_quantized = counts.quantized;
+  result.nodes_in_float = counts.in_float;
+  result.notes.insert(result.notes.end(), counts.notes.begin(), counts.notes.end());
+}
+
 NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement,
                        const std::function<bool(const std::string&)>& has_integers) {
   NodeCounts counts;
@@ -189,18 +197,17 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
   return counts;
 }
 
-NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement) {
+void count_nodes(const onnx::Model& model, quantization::Placement& placement) {
   std::unordered_set<std::string> marked;
   for (const auto& mark : placement.marks) marked.insert(mark.value);
-  return count_nodes(model, placement, [&](const auto& value) { return marked.contains(value); });
+  auto counts = count_nodes(model, placement, [&](const auto& value) { return marked.contains(value); });
+  counts.notes.insert(counts.notes.begin(), placement.notes.begin(), placement.notes.end());
+  static_cast<NodeCounts&>(placement) = std::move(counts);
 }
 
 void record_assignment(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result) {
   const auto& placement = assignment.placement;
-  auto counts = count_nodes(model, placement, [&](const auto& value) { return assignment.values.contains(value); });
-  result.nodes_quantized = counts.quantized;
-  result.nodes_in_float = counts.in_float;
-  for (auto& note : counts.notes) result.notes.push_back(std::move(note));
+  record(count_nodes(model, placement, [&](const auto& value) { return assignment.values.contains(value); }), result);
   for (const auto& mark : placement.marks) {
     const auto found = assignment.values.find(mark.value);
     if (mark.is_constant || found == assignment.values.end()) continue;

@@ -110,19 +110,15 @@ std::string report_json(const RunReport& report, const ReportRequest& request, c
 
 // What the result of a run tells of the assignment.
 
-/// Of nodes: those that compute on integers; and all other products, in bodies as well, with what else was selected.
-struct NodeCounts {
-  std::size_t quantized = 0;
-  std::size_t in_float = 0;
-  std::vector<std::string> notes;  // where bodies hold products
-};
+void record(const quantization::NodeCounts& counts, QuantizeResult& result);
 
-/// `has_integers` tells of a value or constant whether it is stored as integers.
-NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement,
-                       const std::function<bool(const std::string&)>& has_integers);
+/// Nodes that compute on integers; and all other products, in bodies as well, with what else was selected. Notes tell
+/// where bodies hold products. `has_integers` tells of a value or constant whether it is stored as integers.
+quantization::NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement,
+                                     const std::function<bool(const std::string&)>& has_integers);
 
-/// The same where all that is placed is.
-NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& placement);
+/// The same where all that is placed is; the placement gets it.
+void count_nodes(const onnx::Model& model, quantization::Placement& placement);
 
 /// Counts nodes and records scale, zero point, range and method of each activation.
 void record_assignment(const onnx::Model& model, const quantization::Assignment& assignment, QuantizeResult& result);

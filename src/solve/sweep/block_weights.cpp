@@ -29,8 +29,8 @@ constexpr std::byte kKnown{1};
 
 class Solving final : public GramReceiver {
  public:
-  Solving(const onnx::Model& model, const quantization::BlockPlacement& placement,
-          const std::vector<BlockStage>& stages, const BlockSolving& options)
+  Solving(const onnx::Model& model, const quantization::Placement& placement, const std::vector<BlockStage>& stages,
+          const BlockSolving& options)
       : model_(model),
         placement_(placement),
         options_(options),
@@ -193,7 +193,7 @@ class Solving final : public GramReceiver {
   }
 
   const onnx::Model& model_;
-  const quantization::BlockPlacement& placement_;
+  const quantization::Placement& placement_;
   const BlockSolving& options_;
   std::size_t threads_;
   const Kernels& kernels_;
@@ -208,7 +208,7 @@ class Solving final : public GramReceiver {
 }  // namespace
 
 SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
-                          const quantization::BlockPlacement& placement, const std::vector<BlockStage>& stages,
+                          const quantization::Placement& placement, const std::vector<BlockStage>& stages,
                           const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options) {
   Solving solving(model, placement, stages, options);
   const auto samples = sweep_grams(model, types, stages, runtime, source, options.sweep, solving);
@@ -236,7 +236,7 @@ double squared_error(std::span<const float> columns, const BlockWeight& found) {
 // Answers for one weight after another, as soon as the sums over what they read are there.
 class BitErrorReceiver final : public GramReceiver {
  public:
-  BitErrorReceiver(const onnx::Model& model, const quantization::BlockPlacement& placement,
+  BitErrorReceiver(const onnx::Model& model, const quantization::Placement& placement,
                    std::span<const BitQuestion> questions, WeightMethod method, const GramSweepOptions& options)
       : model_(model),
         placement_(placement),
@@ -309,7 +309,7 @@ class BitErrorReceiver final : public GramReceiver {
   }
 
   const onnx::Model& model_;
-  const quantization::BlockPlacement& placement_;
+  const quantization::Placement& placement_;
   std::span<const BitQuestion> questions_;
   WeightMethod method_;
   const GramSweepOptions& options_;
@@ -351,7 +351,7 @@ BitErrors bit_errors(const onnx::Tensor& tensor, const BlockTensor& shape, std::
 }
 
 std::vector<BitErrors> bit_errors(const onnx::Model& model, const graph::ValueTypes& types,
-                                  const quantization::BlockPlacement& placement, std::span<const BitQuestion> questions,
+                                  const quantization::Placement& placement, std::span<const BitQuestion> questions,
                                   const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
                                   data::SampleSource& source, WeightMethod method, const GramSweepOptions& options) {
   BitErrorReceiver asking(model, placement, questions, method, options);
@@ -381,7 +381,7 @@ InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float
   return made;
 }
 
-InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockPlacement& placement,
+InputScaling choose_scaling(const onnx::Model& model, const quantization::Placement& placement,
                             const quantization::InputFold& fold, const InputGrams& grams,
                             const WeightSolvingOptions& options) {
   const auto& format = placement.tensors[fold.tensors.front()].format;
@@ -407,7 +407,7 @@ InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockP
   return best;
 }
 
-std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::BlockPlacement& placement,
+std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::Placement& placement,
                                               const WeightsOnlyConfig& config) {
   const bool scales = config.method == WeightMethod::awq || config.method == WeightMethod::automatic;
   if (!scales || config.sparsity != WeightSparsity::none) return {};

@@ -34,12 +34,12 @@ InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float
 /// best_input_scales() for all weights that read an input, by some columns of each; these factors and their
 /// roots are tried with the method itself, and what leaves the least error on held-back samples is taken. Weights of
 /// different bits are not scaled.
-InputScaling choose_scaling(const onnx::Model& model, const quantization::BlockPlacement& placement,
+InputScaling choose_scaling(const onnx::Model& model, const quantization::Placement& placement,
                             const quantization::InputFold& fold, const InputGrams& grams,
                             const WeightSolvingOptions& options);
 
 /// Folds that the method makes use of: with awq and automatic those that there are. Sparse weights are not scaled.
-std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::BlockPlacement& placement,
+std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::Placement& placement,
                                               const WeightsOnlyConfig& config);
 
 /// Writes a choice, and reads it again: none where there is no file, or a damaged one.
@@ -67,7 +67,7 @@ struct SolvedBlocks {
 /// alone. Where there are several ranks this is a collective, and rank 0 alone gets all solutions. Throws what the
 /// runtime, the samples and the spool throw.
 SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
-                          const quantization::BlockPlacement& placement, const std::vector<BlockStage>& stages,
+                          const quantization::Placement& placement, const std::vector<BlockStage>& stages,
                           const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options);
 
 // The error that each number of bits would leave in a weight, found from some of its columns.
@@ -92,7 +92,7 @@ BitErrors bit_errors(const onnx::Tensor& tensor, const quantization::BlockTensor
 /// By what the products of the stages read on samples, judged on those that are held back; the weights are solved by
 /// the method. Asks in the order of `questions`; entries of tensors that are in no stage stay empty.
 std::vector<BitErrors> bit_errors(const onnx::Model& model, const graph::ValueTypes& types,
-                                  const quantization::BlockPlacement& placement, std::span<const BitQuestion> questions,
+                                  const quantization::Placement& placement, std::span<const BitQuestion> questions,
                                   const std::vector<BlockStage>& stages, const exec::Runtime& runtime,
                                   data::SampleSource& source, WeightMethod method, const GramSweepOptions& options);
 

@@ -289,7 +289,7 @@ std::vector<BlockStage> cut_by_weights(const onnx::Model& model, const graph::In
 
 }  // namespace
 
-std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
+std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::Placement& placement,
                                      const WeightsOnlyConfig& config, const GramMemory& memory) {
   const graph::Index index(model);
   std::map<std::pair<int, std::string>, BlockStage::Input> inputs;  // by where they are made

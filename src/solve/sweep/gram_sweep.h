@@ -46,7 +46,7 @@ struct GramMemory {
 /// Stages in the order of the model, of which each takes the memory that is wanted, or has a single matrix or a single
 /// node with weights. Weights that only tables read are in none. Throws resource where there is too little for one
 /// matrix.
-std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::BlockPlacement& placement,
+std::vector<BlockStage> block_stages(const onnx::Model& model, const quantization::Placement& placement,
                                      const WeightsOnlyConfig& config, const GramMemory& memory);
 
 /// Of the samples that weights are fitted to, and of those that are held back and judge.
