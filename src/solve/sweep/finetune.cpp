@@ -210,6 +210,7 @@ class Tuning {
         if (shared) {
           shared->put(i, s, std::move(record));
         } else {
+          const LargeBlocksApart apart;  // sums stay while much comes and goes beside them
           tuner_.take(problems[i], s, std::move(record));
         }
       }
@@ -264,6 +265,8 @@ class Tuning {
   }
 
   void solve(std::size_t stage, std::vector<LayerProblem>& problems) {
+    trim_heap();  // of what ran
+    const LargeBlocksApart apart;
     for (auto& problem : problems) tuner_.finish_samples(problem);
     std::vector<SolvedLayer> solved;
     for (auto& problem : problems) {
