@@ -22,6 +22,7 @@
 #include "quantization/floats/half_values.h"
 #include "run/comparison/outcome.h"
 #include "run/comparison/pairing.h"
+#include "run/comparison/segmented_runs.h"
 #include "run/model/finish.h"
 #include "run/model/prepare.h"
 #include "run/samples/samples.h"
@@ -145,7 +146,13 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   FloatRuns in_float(
       model_of_session([&] { return open(runtime, original, decisions.taps(), options, mode); }, &recorder), source,
       most, follows ? nullptr : kept);
-  if (!follows) in_float.run_ahead(kFloatRunBytes);  // so that the two models need not stand in memory together
+  std::optional<SegmentedRuns> in_segments;
+  if (!follows && SegmentedRuns::suits(original)) {
+    in_segments.emplace(runtime, original, options, model.parent_path(),
+                        [&, left = most]() mutable { return left-- > 0 ? source.next() : std::nullopt; });
+  } else if (!follows) {
+    in_float.run_ahead(kFloatRunBytes);  // so that the two models need not stand in memory together
+  }
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);
   // Results of other decisions cannot be compared: then the file's own run shows only that it runs.
@@ -159,7 +166,7 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   auto channels = channels_of(original, names);
   NextTokenSums token_sums;
   DeployedFidelity found;
-  while (const auto expected = in_float.next()) {
+  while (const auto expected = in_segments ? in_segments->next() : in_float.next()) {
     const auto& [sample, x] = *expected;
     const auto where = fmt::format("sample '{}'", sample.origin);
     const auto given = with_cache_of(sample.inputs, inputs);
