@@ -143,9 +143,11 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   // Other kernels change last bits of the float model's results, and take less.
   const auto mode = options.saves_memory ? planning::session_mode_for(original) : exec::SessionMode::deployed;
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
-  FloatRuns in_float(
-      model_of_session([&] { return open(runtime, original, decisions.taps(), options, mode); }, &recorder), source,
-      most, follows ? nullptr : kept);
+  const auto open_original = [&] {
+    if (follows || raised) return open(runtime, original, decisions.taps(), options, mode);
+    return exec::Session::of_file(runtime, float_model, {mode, options.threads, options.stop});  // takes a copy less
+  };
+  FloatRuns in_float(model_of_session(open_original, &recorder), source, most, follows ? nullptr : kept);
   std::optional<SegmentedRuns> in_segments;
   if (!follows && SegmentedRuns::suits(original)) {
     in_segments.emplace(runtime, original, options, model.parent_path(),

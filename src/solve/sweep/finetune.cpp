@@ -341,7 +341,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values; a quarter are buffers
-constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
+constexpr std::uint64_t kBeside = 22 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
 // Of sums of several layers, and of samples that wait for the next layers. By default little: the rest of the samples
 // is on disk, which took no longer, and a run should take what plain inference does.
 constexpr std::uint64_t kTogether = 256 * kMiB, kTogetherByDefault = 8 * kMiB;
