@@ -310,7 +310,7 @@ GramForm GramAccumulator::take() {
   deal_items();
   inputs_.close();
   targets_.close();
-  form_.gram.resize(form_.groups * fan_in_ * fan_in_);
+  if (!shifted_ || team_.size() > 1) form_.gram.resize(form_.groups * fan_in_ * fan_in_);
   std::vector<shim::Made> made;
   for (const auto& item : items_) made.push_back(is_made(item) && team_.size() > 1 ? made_by(item) : shim::Made());
   shim::exchange_made(made, owners_, team_);
@@ -533,6 +533,7 @@ void ShiftedSums::add_to(GramForm& form) {
   }
   shim::exchange_made(made, owners_, team_);
   const std::size_t size = channels_ * kernel_size_, squares = (channels_ + kSquare - 1) / kSquare;
+  form.gram.resize(size * size);
   // Rows of one square's channels belong to it alone on the lower side, which is all that is written.
   parallel_for(squares, threads_, [&](std::size_t square) {
     for (std::size_t other = 0; other < channels_; other += kSquare) {
