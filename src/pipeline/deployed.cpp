@@ -134,9 +134,10 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
   for (const auto& model : quantized) files.push_back(model.file);
   trim_heap();
   const auto memory = memory_to_time(options, quantized, 2 * runtime.peak_activation_bytes());
-  // Where no samples run, nothing else need open the float model.
+  // Where no samples run, or only its parts do, nothing else need open the float model.
   const auto usual = std::max(profiler.peak_memory(), run::kUnaskedBytes);
-  if (source == nullptr && !options.resources.memory_budget && memory.of_one > usual) {
+  if ((source == nullptr || options.weights_only.enabled) && !options.resources.memory_budget &&
+      memory.of_one > usual) {
     for (const auto& model : quantized)
       model.result->notes.push_back(
           fmt::format("latency was not measured: with the float model open it would take about "

@@ -75,22 +75,26 @@ FormCost gram_cost(const LayerGeometry& geometry, const Shape& input_shape, std:
     const double reduced = positions / 2;  // mostly; how many it will be, the values tell
     cost.flops = 2 * positions * positions * s.fan_in + 6 * reduced * reduced * s.fan_in +
                  (12 + 2 * static_cast<double>(coordinate_sweeps(config))) * 2 * s.weights * reduced;
-    // The positions, and three matrices of products, or at worst all of them reduced and what rounding makes of these.
-    cost.bytes =
-        static_cast<std::uint64_t>(sizeof(float) * ((s.fan_in + std::max(3 * positions, 2 * s.fan_in)) * positions +
-                                                    2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
+    // The positions, and three matrices of products, or at worst all of them reduced; and what rounding makes of these.
+    cost.bytes = static_cast<std::uint64_t>(sizeof(float) *
+                                            (std::max(s.fan_in + 3 * positions, 2 * s.fan_in + positions) * positions +
+                                             2 * s.fan_in * Cholesky::kBlock + 3 * s.weights));
     return cost;
   }
+  bool in_place = false;  // the matrix becomes its factor
   if (const Solver* solver = find_solver(config.solver)) {
+    in_place = solver->takes_symmetric_form && s.groups == 1 && !config.update_bias && coordinate_sweeps(config) == 0 &&
+               asymmetric_share(positions_per_weight(geometry, input_shape, samples)) == 0;
     const SolverCost own = solver->cost({s.weights, s.fan_in, s.groups, threads}, config);
     cost.flops += own.flops;
     state += own.floats;
   }
   cost.flops += static_cast<double>(coordinate_sweeps(config)) * 3 * product + 2 * kErrorFlops * product;
-  double tiles = rows * static_cast<double>(tile_positions(static_cast<std::size_t>(rows)));
+  double summing = matrix + rows * static_cast<double>(tile_positions(static_cast<std::size_t>(rows)));
   if (ShiftedSums::saves_work(geometry))
-    tiles += static_cast<double>(ShiftedSums::bytes(geometry, threads) / sizeof(float));
-  cost.bytes = static_cast<std::uint64_t>(sizeof(float) * (matrix + s.weights + std::max(state, tiles)));
+    summing = std::max(summing, static_cast<double>(ShiftedSums::bytes(geometry, threads) / sizeof(float)));
+  const double solving = state + (in_place ? 0 : matrix);
+  cost.bytes = static_cast<std::uint64_t>(sizeof(float) * (s.weights + std::max(summing, solving)));
   return cost;
 }
 

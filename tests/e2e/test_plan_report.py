@@ -376,8 +376,7 @@ def test_the_plan_of_the_same_line(trained: list[object], options: list[object])
         "layers computed otherwise": any(note.startswith("as deployed the worst output has") for note in done["notes"]),
     }
     happened = [stage for stage in planned["stages"] if only_if.get(stage["what"], True)]
-    # Tuning keeps sums of 8 MiB side by side, of which the plan counts more.
-    assert 0.75 < max(stage["bytes"] for stage in happened) / peak < (1.35 if "Fast Finetune" in ran else 1.25)
+    assert 0.75 < max(stage["bytes"] for stage in happened) / peak < 1.25
 
 
 @pytest.mark.full

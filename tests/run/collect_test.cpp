@@ -25,6 +25,7 @@
 #include "quantization/support.h"
 #include "run/collect.h"
 #include "run/comparison/pairing.h"
+#include "run/comparison/segmented_runs.h"
 #include "run/model/proposals.h"
 #include "run/records/run_report.h"
 #include "run/samples/sample_feed.h"
@@ -537,6 +538,33 @@ TEST(Passes, EachKeepsWhatTheModelComputes) {
     EXPECT_GE(profiler.spans().size(), 15U) << "each is timed";
   }
   for (const auto& pass : passes()) EXPECT_TRUE(ran.contains(pass.name)) << pass.name << ": no target here wants it";
+}
+
+TEST(SegmentedRuns, GiveWhatTheModelGivesInOnePiece) {
+  auto model = picture();
+  model.graph.outputs.insert(model.graph.outputs.begin(), value("m", {1, 4, 4, 4}));
+  std::vector<data::Sample> samples;
+  for (unsigned s = 0; s < 3; ++s) samples.push_back({fmt::format("{}", s), {random_floats({1, 3, 8, 8}, s)}});
+  for (const std::uint64_t weights : {std::uint64_t{1}, std::uint64_t{600}, std::uint64_t{1} << 20}) {
+    const TempDir folder;
+    SegmentedRuns runs(
+        runtime(), model, {}, folder.path(),
+        [&, s = std::size_t{0}]() mutable { return s < 3 ? std::make_optional(samples[s++]) : std::nullopt; }, weights);
+    for (const auto& sample : samples) {
+      const auto run = runs.next();
+      ASSERT_TRUE(run);
+      EXPECT_EQ(run->sample.origin, sample.origin);
+      EXPECT_EQ(floats_of(run->sample.inputs.at(0)), floats_of(sample.inputs[0]));
+      const auto expected = exec::test::run(model, sample.inputs);
+      ASSERT_EQ(run->results.size(), 2U);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const auto now = floats_of(run->results[i]), whole = floats_of(expected[i]);
+        ASSERT_EQ(now.size(), whole.size());
+        for (std::size_t k = 0; k < now.size(); ++k) EXPECT_NEAR(now[k], whole[k], 1e-5F);
+      }
+    }
+    EXPECT_FALSE(runs.next());
+  }
 }
 
 TEST(Passes, AreLeftOutByName) {

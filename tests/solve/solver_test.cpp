@@ -84,6 +84,14 @@ TEST(Gptq, KeepsNearestRoundingOfRowsThatItServesBetter) {
     const auto& aimed = std::get<GramForm>(any);
     ASSERT_TRUE(aimed.symmetric);
     const auto found = gptq(layer.weights, aimed, layer.bias, config_of(WeightSolver::gptq), kernels(), {});
+    for (const bool by_activation : {false, true}) {
+      auto config = config_of(WeightSolver::gptq);
+      config.activation_order = by_activation;
+      GramForm once = aimed;
+      EXPECT_EQ(gptq(layer.weights, once, layer.bias, config, kernels(), {.stop = {}, .spent = &once.gram}),
+                gptq(layer.weights, aimed, layer.bias, config, kernels(), {}));
+      EXPECT_TRUE(once.gram.empty());
+    }
     const auto plain = nearest(layer.weights, {}).integers;
     const Quadratic quadratic(layer.weights, aimed, layer.bias, false);
     const auto errors = quadratic.errors(layer.weights, found, {0, 16});

@@ -303,11 +303,14 @@ quantization::Placement BlockWork::placement_as_run() const {
   return placement;
 }
 
-// Without a budget the run takes what plain inference would: the process, and the weights in memory.
+constexpr std::uint64_t kLittleWeights = std::uint64_t{64} << 20;
+
+// Without a budget the run takes half of what plain inference would: the process, and some of the weights in memory.
 std::uint64_t BlockWork::usual_memory(std::uint64_t budget) const {
   constexpr std::uint64_t kProcess = std::uint64_t{128} << 20;
   if (resources_.memory_budget) return budget;
-  return std::min(budget, kProcess + graph::constant_bytes(running()));
+  const auto weights = graph::constant_bytes(running());
+  return std::min(budget, kProcess + std::max(weights / 4, std::min(weights, kLittleWeights)));
 }
 
 // What the process and columns that are solved leave of the budget, for sums, weights and activations.
@@ -317,7 +320,8 @@ solve::GramMemory BlockWork::memory_for_gram_sums(std::uint64_t budget) const {
   const auto taken = profile::memory_now().anonymous + columns;
   const auto left = [taken](std::uint64_t memory) { return memory > taken ? memory - taken : 0; };
   solve::GramMemory memory{.wanted = left(usual_memory(budget)) / 2, .most = left(budget) / 2};
-  if (resources_.memory_budget) memory.weights = left(budget) / 3;
+  memory.weights = left(usual_memory(budget)) / 3;
+  if (!resources_.memory_budget) memory.weights = std::max(memory.weights, kLittleWeights);
   return memory;
 }
 

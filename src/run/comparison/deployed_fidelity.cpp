@@ -22,6 +22,7 @@
 #include "quantization/floats/half_values.h"
 #include "run/comparison/outcome.h"
 #include "run/comparison/pairing.h"
+#include "run/comparison/segmented_runs.h"
 #include "run/model/finish.h"
 #include "run/model/prepare.h"
 #include "run/samples/samples.h"
@@ -48,6 +49,54 @@ onnx::Model read_runnable(const exec::Runtime& runtime, const std::filesystem::p
   graph::half_floats_to_float32(model, file_store(directory->path(), "float"), true);
   return model;
 }
+
+// Runs that wait for those of the other model, on disk but for a few MiB.
+class WaitingRuns {
+ public:
+  explicit WaitingRuns(const std::filesystem::path& parent)
+      : directory_(parent),
+        spool_({.directory = directory_.path(), .memory_bytes = kInMemory, .buffer_bytes = kInMemory}) {}
+
+  /// Up to a limit of bytes; whether these are all.
+  bool take(FloatRuns& runs) {
+    while (bytes_ < kOnDisk) {
+      auto run = runs.next();
+      if (!run) return true;
+      bytes_ += bytes_of(run->sample.inputs) + bytes_of(run->results);
+      inputs_.push_back(run->sample.inputs.size());
+      origins_.push_back(std::move(run->sample.origin));
+      auto record = std::move(run->sample.inputs);
+      std::move(run->results.begin(), run->results.end(), std::back_inserter(record));
+      spool_.put(lane_, origins_.size() - 1, std::move(record));
+    }
+    return false;
+  }
+
+  /// Those that wait, and then the others.
+  std::optional<FloatRun> next(FloatRuns& others) {
+    if (told_ == origins_.size()) return others.next();
+    auto record = spool_.get(lane_, told_);
+    if (!record) throw resource_error(fmt::format("a working file in '{}' is damaged", directory_.path().string()));
+    spool_.release(lane_, told_);
+    const auto results = record->begin() + static_cast<std::ptrdiff_t>(inputs_[told_]);
+    FloatRun run{{origins_[told_], {}}, {results, record->end()}};
+    record->erase(results, record->end());
+    run.sample.inputs = std::move(*record);
+    ++told_;
+    return run;
+  }
+
+ private:
+  static constexpr std::uint64_t kInMemory = std::uint64_t{4} << 20, kOnDisk = std::uint64_t{64} << 20;
+
+  TempDir directory_;
+  store::Spool spool_;
+  store::Spool::Lane lane_ = spool_.open("runs");
+  std::vector<std::string> origins_;
+  std::vector<std::size_t> inputs_;  // of each
+  std::uint64_t bytes_ = 0;
+  std::size_t told_ = 0;
+};
 
 struct OutputSums {
   std::string name;
@@ -142,10 +191,22 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   // Other kernels change last bits of the float model's results, and take less.
   const auto mode = options.saves_memory ? planning::session_mode_for(original) : exec::SessionMode::deployed;
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
-  FloatRuns in_float(
-      model_of_session([&] { return open(runtime, original, decisions.taps(), options, mode); }, &recorder), source,
-      most, follows ? nullptr : kept);
-  if (!follows) in_float.run_ahead(kFloatRunBytes);  // so that the two models need not stand in memory together
+  const auto open_original = [&] {
+    if (follows || raised) return open(runtime, original, decisions.taps(), options, mode);
+    return exec::Session::of_file(runtime, float_model, {mode, options.threads, options.stop});  // takes a copy less
+  };
+  const auto runner = model_of_session(open_original, &recorder);
+  FloatRuns in_float(runner, source, most, follows ? nullptr : kept);
+  std::optional<SegmentedRuns> in_segments;
+  if (!follows && SegmentedRuns::suits(original)) {
+    in_segments.emplace(runtime, original, options, model.parent_path(),
+                        [&, left = most]() mutable { return left-- > 0 ? source.next() : std::nullopt; });
+  }
+  std::optional<WaitingRuns> waiting;  // so that the two models need not stand in memory together
+  if (!follows && !in_segments) {
+    waiting.emplace(model.parent_path());
+    if (waiting->take(in_float)) runner.close();
+  }
   const auto inputs = input_specs(quantized);
   exec::GuardedSession deployed(runtime, model, options);
   // Results of other decisions cannot be compared: then the file's own run shows only that it runs.
@@ -159,7 +220,9 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   auto channels = channels_of(original, names);
   NextTokenSums token_sums;
   DeployedFidelity found;
-  while (const auto expected = in_float.next()) {
+  while (const auto expected = in_segments ? in_segments->next()
+                               : waiting   ? waiting->next(in_float)
+                                           : in_float.next()) {
     const auto& [sample, x] = *expected;
     const auto where = fmt::format("sample '{}'", sample.origin);
     const auto given = with_cache_of(sample.inputs, inputs);

@@ -70,13 +70,21 @@ GramAccumulator::GramAccumulator(const LayerGeometry& geometry, const Kernels& k
       targets_(static_cast<std::size_t>(geometry.outputs), positions_for(geometry), inputs_.column_major),
       team_(std::move(team)) {
   form_.groups = static_cast<std::size_t>(geometry.groups);
-  form_.gram.resize(form_.groups * fan_in_ * fan_in_);
   form_.cross.resize(targets_.rows * fan_in_);
   form_.input_sum.resize(inputs_.rows);
   form_.target_sum.resize(targets_.rows);
   form_.target_norm.resize(targets_.rows);
   if (ShiftedSums::saves_work(geometry)) shifted_.emplace(geometry, kernels, threads, team_);
+  inputs_.close();
+  targets_.close();
   plan_items();
+}
+
+// Where all sums are those of shifts, neither tiles nor the matrix are there beside these.
+void GramAccumulator::open_tiles() {
+  form_.gram.resize(form_.groups * fan_in_ * fan_in_);
+  inputs_.open();
+  if (aimed_) targets_.open();
 }
 
 // A fixed list, whatever the number of threads: each block is summed by one thread at a time, tile after tile. Blocks
@@ -163,6 +171,7 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
   aimed_ = !target.empty();
   form_.positions += patches.positions();
   if (shifted_ && !aimed_) return shifted_->add(input_shape, input);
+  open_tiles();
   for (std::size_t at = 0; at < patches.positions();) {
     const std::size_t count = std::min(inputs_.capacity - used_, patches.positions() - at);
     fill(patches, input.data(), target.data(), Patches::Range{at, at + count});
@@ -176,6 +185,7 @@ void GramAccumulator::add(const Shape& input_shape, std::span<const float> input
                           std::span<const std::size_t> positions) {
   const Patches patches = checked(input_shape, input.size(), target.size());
   aimed_ = !target.empty();
+  open_tiles();
   for (std::size_t at = 0; at < positions.size();) {
     const std::size_t count = std::min(inputs_.capacity - used_, positions.size() - at);
     fill(patches, input.data(), target.data(), positions.subspan(at, count));
@@ -190,6 +200,7 @@ void GramAccumulator::add_drawn(std::size_t positions, std::span<const float> in
   aimed_ = !targets.empty();
   if (inputs.size() != positions * inputs_.rows || targets.size() != (aimed_ ? positions * targets_.rows : 0))
     throw internal_error("what was drawn of a sample does not fit the layer's geometry");
+  open_tiles();
   for (std::size_t at = 0; at < positions;) {
     const std::size_t count = std::min(inputs_.capacity - used_, positions - at);
     copy_positions(inputs, positions, at, count, inputs_, used_);
@@ -297,10 +308,14 @@ void GramAccumulator::sum_targets(Patches::Range rows) {
 GramForm GramAccumulator::take() {
   flush();
   deal_items();
+  inputs_.close();
+  targets_.close();
+  if (!shifted_ || team_.size() > 1) form_.gram.resize(form_.groups * fan_in_ * fan_in_);
   std::vector<shim::Made> made;
   for (const auto& item : items_) made.push_back(is_made(item) && team_.size() > 1 ? made_by(item) : shim::Made());
   shim::exchange_made(made, owners_, team_);
   if (shifted_) shifted_->add_to(form_);
+  shifted_.reset();
   for (std::size_t g = 0; g < form_.groups; ++g) mirror(form_.gram.data() + g * fan_in_ * fan_in_, fan_in_, threads_);
   return std::exchange(form_, {});
 }
@@ -331,7 +346,9 @@ bool ShiftedSums::saves_work(const LayerGeometry& g) {
 std::uint64_t ShiftedSums::bytes(const LayerGeometry& geometry, std::size_t threads) {
   const std::size_t channels = static_cast<std::size_t>(geometry.inputs), elements = product_of(geometry.kernel);
   const std::size_t products = elements * (elements + 1) / 2 + threads;
-  return 2 * kHeldBytes + sizeof(float) * channels * (products * channels + threads * 2 * kRowsTogether);
+  const std::uint64_t matrix = sizeof(float) * channels * channels * elements * elements;
+  return std::max<std::uint64_t>(kHeldBytes, matrix) +
+         sizeof(float) * channels * (products * channels + threads * 2 * kRowsTogether);
 }
 
 ShiftedSums::ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads, shim::Team team)
@@ -508,6 +525,7 @@ bool ShiftedSums::multiply(const Region& region, const Shift& shift, std::vector
 
 void ShiftedSums::add_to(GramForm& form) {
   flush();
+  regions_ = {};
   std::vector<shim::Made> made;
   for (Shift& shift : shifts_) {
     made.emplace_back();
@@ -515,6 +533,7 @@ void ShiftedSums::add_to(GramForm& form) {
   }
   shim::exchange_made(made, owners_, team_);
   const std::size_t size = channels_ * kernel_size_, squares = (channels_ + kSquare - 1) / kSquare;
+  form.gram.resize(size * size);
   // Rows of one square's channels belong to it alone on the lower side, which is all that is written.
   parallel_for(squares, threads_, [&](std::size_t square) {
     for (std::size_t other = 0; other < channels_; other += kSquare) {

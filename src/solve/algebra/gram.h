@@ -28,7 +28,7 @@ class ShiftedSums {
   /// All ranks of a team are given the same, and each sums up some of the shifts.
   ShiftedSums(const LayerGeometry& geometry, const Kernels& kernels, std::size_t threads, shim::Team team = {});
 
-  /// What the sums and the samples held take, with all the threads' products.
+  /// What the sums take, with all the threads' products: beside the samples held, and beside the matrix in the end.
   static std::uint64_t bytes(const LayerGeometry& geometry, std::size_t threads);
 
   /// All positions of one input of this shape. Samples of a batch are added one by one.
@@ -128,6 +128,7 @@ class GramAccumulator final : public GramSums {
     Patches::Range columns;
   };
 
+  void open_tiles();
   void plan_items();
   void deal_items();
   bool is_made(const Item& item) const;

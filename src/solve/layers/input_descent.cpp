@@ -510,8 +510,9 @@ Solution solve(const QuantizedWeights& weights, const RawInputs& form, std::span
   }
   const std::vector<double> power = input_powers(inputs);
   const Damping damping(config, power);
-  const Problem problem(weights, reduce_inputs(inputs, targets, power, damping.may_lose, kernels, control.threads),
-                        damping.lambda, config.activation_order, power);
+  auto reduced = reduce_inputs(inputs, targets, power, damping.may_lose, kernels, control.threads);
+  if (control.spent != nullptr) *control.spent = std::vector<float>();
+  const Problem problem(weights, std::move(reduced), damping.lambda, config.activation_order, power);
   solution.integers = rounded(problem, coordinate_sweeps(config), kernels, control);
   for (std::size_t m = 0; m < weights.rows && means; ++m) {
     double mean = means->target[m];
@@ -533,6 +534,7 @@ std::optional<Integers> gptq_on_inputs(const QuantizedWeights& weights, const Gr
   const Damping damping(config, power);
   auto reduced = inputs_of_gram(form.gram, k, damping.may_lose, k / kMostOfFanIn);
   if (!reduced) return {};
+  if (control.spent != nullptr) *control.spent = std::vector<float>();
   const Problem problem(weights, std::move(*reduced), damping.lambda, config.activation_order, power);
   return rounded(problem, coordinate_sweeps(config), kernels, control);
 }

@@ -193,6 +193,8 @@ struct Tile {
 
   Tile(std::size_t row_count, std::size_t positions, bool by_position)
       : rows(row_count), capacity(positions), column_major(by_position), values(row_count * positions) {}
+  void open() { values.resize(rows * capacity); }  // again, after close()
+  void close() { values = std::vector<float>(); }
   std::size_t leading() const noexcept { return column_major ? rows : capacity; }
   const float* row(std::size_t r) const noexcept { return values.data() + (column_major ? r : r * capacity); }
   float* at(std::size_t row, std::size_t position) noexcept {

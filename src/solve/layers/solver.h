@@ -111,6 +111,9 @@ struct SolveControl {
   /// That solve the layer together: each finds some of its rows, and all get all of them. Null: all rows are found
   /// here. Not with FinetuneConfig::early_stop, which looks at all rows.
   shim::Ranks* ranks = nullptr;
+  /// The matrix of a symmetric form, or a form's inputs, where nobody reads them afterwards: GPTQ may use them up.
+  /// Null: they stay.
+  std::vector<float>* spent = nullptr;
 
   shim::Team team() const { return {ranks, stop}; }
 };

@@ -23,13 +23,14 @@ constexpr std::size_t kLargeGroups = 4;  // up to as many, threads share each gr
 /// One group's damped matrix, its weights in an order whose last is rounded first.
 class Group {
  public:
+  /// `spent`: the matrix itself where only its factor will be needed, else null.
   Group(const QuantizedWeights& weights, const Quadratic& quadratic, std::size_t group, const FinetuneConfig& config,
-        const Kernels& kernels, std::size_t threads)
+        const Kernels& kernels, std::size_t threads, std::vector<float>* spent)
       : weights_(weights),
         quadratic_(quadratic),
         kernels_(kernels),
         order_(order(quadratic, group, config.activation_order)),
-        factor_(damped(quadratic, group, config.damping), weights.fan_in, kernels, threads) {}
+        factor_(damped(quadratic, group, config.damping, spent), weights.fan_in, kernels, threads) {}
 
   /// Integers of rows of this group. `best`: for W*, the continuous weights that are best for these inputs, else for W.
   /// `errors` gets the damped error |(Ŵ − W*) L|² of each row; it may be null.
@@ -87,16 +88,40 @@ class Group {
     return rounding_order(diagonal, diagonal.size(), by_activation);
   }
 
-  /// The lower half.
-  std::vector<float> damped(const Quadratic& quadratic, std::size_t group, double damping) const {
+  /// Rows and columns of a matrix in this group's order, in place: rows along the cycles that the order consists of.
+  void sort(std::vector<float>& matrix) const {
     const std::size_t n = order_.size();
-    std::vector<float> sorted(n * n), line(n);
-    double trace = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      quadratic.row(group, order_[i], line.data());
-      trace += line[order_[i]];
-      for (std::size_t j = 0; j <= i; ++j) sorted[i * n + j] = line[order_[j]];
+    std::vector<float> line(n);
+    std::vector<char> sorted(n);
+    for (std::size_t first = 0; first < n; ++first) {
+      if (sorted[first] != 0) continue;
+      std::copy_n(matrix.data() + first * n, n, line.data());
+      std::size_t at = first;
+      for (; sorted[at] = 1, order_[at] != first; at = order_[at])
+        std::copy_n(matrix.data() + order_[at] * n, n, matrix.data() + at * n);
+      std::copy_n(line.data(), n, matrix.data() + at * n);
     }
+    for (std::size_t i = 0; i < n; ++i) {
+      float* row = matrix.data() + i * n;
+      std::copy_n(row, n, line.data());
+      for (std::size_t j = 0; j <= i; ++j) row[j] = line[order_[j]];
+    }
+  }
+
+  /// The lower half.
+  std::vector<float> damped(const Quadratic& quadratic, std::size_t group, double damping,
+                            std::vector<float>* spent) const {
+    const std::size_t n = order_.size();
+    std::vector<float> sorted;
+    if (spent != nullptr) {
+      sorted.swap(*spent);
+    } else {
+      sorted.resize(n * n);
+      for (std::size_t i = 0; i < n; ++i) quadratic.row(group, i, sorted.data() + i * n);
+    }
+    sort(sorted);
+    double trace = 0;
+    for (std::size_t i = 0; i < n; ++i) trace += sorted[i * n + i];
     const auto more = static_cast<float>(damping * trace / static_cast<double>(n));
     for (std::size_t i = 0; i < n; ++i) sorted[i * n + i] += more;
     return sorted;
@@ -140,7 +165,7 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
   if (auto integers = gptq_on_inputs(weights, form, config, kernels, control)) return std::move(*integers);
   const Quadratic quadratic(weights, form, bias, config.update_bias);
   Integers plain(weights.values.size());
-  Integers best(plain.size());
+  Integers best(form.symmetric ? 0 : plain.size());
   const bool large = form.groups <= kLargeGroups;
   const auto pieces = pieces_of(form.groups, quadratic.group_rows());
   const std::size_t of_group = pieces.size() / form.groups;
@@ -152,7 +177,8 @@ Integers gptq(const QuantizedWeights& weights, const GramForm& form, std::span<c
     }
     if (mine.empty()) return;
     const std::size_t threads = large ? control.threads : 1;
-    const Group group(weights, quadratic, g, config, kernels, threads);
+    const bool in_place = form.symmetric && form.groups == 1;
+    const Group group(weights, quadratic, g, config, kernels, threads, in_place ? control.spent : nullptr);
     parallel_for(mine.size(), threads, [&](std::size_t piece) {
       check_stop(control);
       const RowRange rows = mine[piece];
@@ -178,8 +204,9 @@ namespace {
 SolverCost cost(const SolverSizes& s, const FinetuneConfig&) {
   constexpr double kRows = 64;  // that one thread works on
   const double at_once = s.groups <= 4 ? 1 : std::min(s.groups, static_cast<double>(s.threads));
-  return {s.matrix() * s.fan_in / 3 + 4 * s.product(),
-          at_once * 2 * s.fan_in * s.fan_in + static_cast<double>(s.threads) * kRows * 8 * s.fan_in + s.weights};
+  return {s.matrix() * s.fan_in / 3 + 4 * s.product(), at_once * s.fan_in * (s.fan_in + Cholesky::kBlock) +
+                                                           static_cast<double>(s.threads) * kRows * 8 * s.fan_in +
+                                                           s.weights};
 }
 
 }  // namespace

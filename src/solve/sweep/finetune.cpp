@@ -210,6 +210,7 @@ class Tuning {
         if (shared) {
           shared->put(i, s, std::move(record));
         } else {
+          const LargeBlocksApart apart;  // sums stay while much comes and goes beside them
           tuner_.take(problems[i], s, std::move(record));
         }
       }
@@ -264,6 +265,8 @@ class Tuning {
   }
 
   void solve(std::size_t stage, std::vector<LayerProblem>& problems) {
+    trim_heap();  // of what ran
+    const LargeBlocksApart apart;
     for (auto& problem : problems) tuner_.finish_samples(problem);
     std::vector<SolvedLayer> solved;
     for (auto& problem : problems) {
@@ -338,7 +341,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values; a quarter are buffers
-constexpr std::uint64_t kBeside = 28 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
+constexpr std::uint64_t kBeside = 22 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
 // Of sums of several layers, and of samples that wait for the next layers. By default little: the rest of the samples
 // is on disk, which took no longer, and a run should take what plain inference does.
 constexpr std::uint64_t kTogether = 256 * kMiB, kTogetherByDefault = 8 * kMiB;

@@ -253,7 +253,11 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
       find_solver(config.solver)->takes_symmetric_form && coordinate_sweeps(config) == 0 && judged;
   const float share = problem.needs_targets ? share_of_asymmetric(problem.positions_per_weight, weights.levels()) : 0;
   set_targets(form, weights, bias, {share, config.update_bias, integers_only}, kernels_, control.threads);
-  found.solution = solver_.solve(weights, form, bias, config, control);
+  SolveControl once = control;
+  auto* sums = std::get_if<GramForm>(&form);
+  if (sums != nullptr && sums->symmetric) once.spent = &sums->gram;
+  if (sums == nullptr && judged) once.spent = &std::get<RawInputs>(form).inputs;
+  found.solution = solver_.solve(weights, form, bias, config, once);
   if (!judged) {
     found.nearest_error = mean_squared_output_error(weights, form, nearest(weights, bias), kernels_);
     found.error = mean_squared_output_error(weights, form, found.solution, kernels_);
