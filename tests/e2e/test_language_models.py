@@ -127,6 +127,9 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
         assert {w["bits"] for w in weights if "lm_head" in w["node"]} == {4 if name == "named" else 8}
         assert any(w["method"] == "grid" for w in weights) == (name != "search")
         assert all(w["sqnr_db"] > 30 for w in weights if w["method"] == "grid")
+        graph = onnx.load(tmp_path / f"{name}.onnx").graph
+        of_halves = [t.name for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT16]
+        assert len(of_halves) == sum(w["method"] == "grid" for w in weights), "scales, which came from such numbers"
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
     assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db
 
