@@ -89,7 +89,7 @@ def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
     assert db["auto"] > db["nearest"] + 0.4  # random weights leave little to make use of
 
 
-def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
+def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path, ids: Path) -> None:
     """Weights as a file of 4 bits leaves them, with a float for the least of each block; the last product has 8 bits."""
     random, model = np.random.default_rng(4), decoders.decoder()
     for tensor in model.graph.initializer:
@@ -132,6 +132,8 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
         assert len(of_halves) == sum(w["method"] == "grid" for w in weights), "scales, which came from such numbers"
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
     assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db
+    accuracy = quantized(tmp_path / "m.onnx", tmp_path / "samples.onnx", ids, "--weights-only", *NO_TABLE)["accuracy"]
+    assert "sqnr_db" in accuracy and "rounded_db" not in accuracy, "nothing is computed in 16 bits"
 
 
 @pytest.mark.parametrize("samples", [False, True])
