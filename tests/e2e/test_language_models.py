@@ -7,6 +7,7 @@ import decoders
 import inject_outliers
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import support
 from onnx import numpy_helper
@@ -134,6 +135,10 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path, ids: Path) -> None:
     assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db
     accuracy = quantized(tmp_path / "m.onnx", tmp_path / "samples.onnx", ids, "--weights-only", *NO_TABLE)["accuracy"]
     assert "sqnr_db" in accuracy and "rounded_db" not in accuracy, "nothing is computed in 16 bits"
+    without = ort.SessionOptions()
+    without.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(tmp_path / "samples.onnx", without, providers=["CPUExecutionProvider"])
+    assert support.sqnr(in_float, support.outputs(session, [sample])) > db["search"], "optimizations or not"
 
 
 @pytest.mark.parametrize("samples", [False, True])

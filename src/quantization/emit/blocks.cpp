@@ -361,9 +361,7 @@ class Emitter {
     if (!tensor.products.empty()) {
       names = stored_.product(t, weight, !tensor.tables.empty() && !tensor.shared);
       for (const auto n : tensor.products) {
-        auto read = names;
-        if (tensor.on_grids) read.scales = in_float32(n, names.scales);
-        replaced_[n] = product(model_.graph.nodes[n], tensor, read);
+        replaced_[n] = product(model_.graph.nodes[n], tensor, tensor.on_grids ? made_at_load(n, names) : names);
         if (tensor.on_grids) replaced_[n].front().set_input(0, with_sums(n, tensor));
       }
     }
@@ -399,12 +397,18 @@ class Emitter {
     replaced_[n].push_back(std::move(cut));
   }
 
-  // The runtime casts them once, when it loads the model.
-  std::string in_float32(std::size_t n, const std::string& scales) {
-    Node cast("Cast", index_.fresh_name(scales + "_Cast"), {scales}, {index_.fresh_name(scales + "_float")},
-              {Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
-    cast.set_body(model_.graph.nodes[n].body());
-    return before_[n].emplace_back(std::move(cast)).outputs()[0];
+  // The runtime widens scales when it loads the model. Without its optimizations the kernel would take integers that
+  // are a constant beside scales that are none, and compute wrongly (ONNX Runtime 1.31): both are made by nodes.
+  BlockNames made_at_load(std::size_t n, BlockNames names) {
+    const auto add = [&](const char* type, std::string& name, std::vector<Attribute> attributes) {
+      Node node(type, index_.fresh_name(name + "_" + type), {name}, {index_.fresh_name(name + "_read")},
+                std::move(attributes));
+      node.set_body(model_.graph.nodes[n].body());
+      name = before_[n].emplace_back(std::move(node)).outputs()[0];
+    };
+    add("Cast", names.scales, {Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    add("Identity", names.integers, {});
+    return names;
   }
 
   // The product's input with the sums of its blocks behind it, made where the first product reads them.
