@@ -135,6 +135,10 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path, ids: Path) -> None:
     assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db
     accuracy = quantized(tmp_path / "m.onnx", tmp_path / "samples.onnx", ids, "--weights-only", *NO_TABLE)["accuracy"]
     assert "sqnr_db" in accuracy and "rounded_db" not in accuracy, "nothing is computed in 16 bits"
+    half = quantized(tmp_path / "m.onnx", tmp_path / "half.onnx", ids, "--weights-only", "--float", 16, *NO_TABLE)["weights"]
+    assert any(w["method"] == "grid" for w in half)
+    found = support.outputs(support.load(tmp_path / "half.onnx"), [sample])
+    assert support.sqnr(in_float, found) > db["search"] + 1, "float16 beside them"
     without = ort.SessionOptions()
     without.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(tmp_path / "samples.onnx", without, providers=["CPUExecutionProvider"])
