@@ -2,22 +2,23 @@
 """A language model in all formats: size, perplexity and tokens a second, beside other tools. A table in Markdown.
 
   language_models.py MODEL TOKENIZER TEXT [--samples IDS] [--formats q4,...] [--peers rtn,...] [--peer-python PYTHON]
-                     [--gguf FILE ...] [--windows N] [--threads N] [--speed] [--work FOLDER]
+                     [--gguf FILE [--requantize Q8_0,...]] [--windows N] [--threads N] [--work FOLDER] [--speed]
 
 MODEL is an ONNX file of a decoder with a KV cache in float32, TOKENIZER its tokenizer.json. Perplexity is that of N windows of
-128 tokens of TEXT, which no quantizer sees. IDS (.npy of token ids, other text) are for the formats that make use of samples.
---peers are methods of ONNX Runtime's MatMulNBitsQuantizer (language_peer.py), which PYTHON has with onnx_ir, for HQQ with torch.
---gguf are files of the same model for llama-cpp-python, where it is installed.
+128 tokens of TEXT (or of a .npy of windows with 129 tokens each), which no quantizer sees. IDS (.npy of token ids, other text)
+are for formats and peers that make use of samples. --peers are methods of language_peer.py, which PYTHON runs. --gguf is the
+same model for llama.cpp (of the package llama-cpp-py-sync), which also makes the types of --requantize of it.
+FOLDER keeps the files and figures.json: what is there is neither made nor measured again.
 --speed times a prefill of 128 tokens and 64 tokens after it, each the best of three: only a quiet machine tells something."""
 
 import argparse
-import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnxruntime
@@ -28,6 +29,8 @@ FORMATS = ("q8", "q4", "q4f16", "int8-dynamic")
 
 
 def windows(tokenizer: pathlib.Path, text: pathlib.Path, count: int) -> np.ndarray:
+    if text.suffix == ".npy":
+        return np.load(text)[:count]
     from tokenizers import Tokenizer
 
     ids = np.array(Tokenizer.from_file(str(tokenizer)).encode(text.read_text(encoding="utf-8", errors="replace")).ids)
@@ -77,16 +80,39 @@ class Llama:
     """A decoder in llama.cpp."""
 
     def __init__(self, model: pathlib.Path, threads: int) -> None:
-        import llama_cpp
+        from llama_cpp_py_sync import llama
 
-        self.model = llama_cpp.Llama(str(model), n_ctx=2 * LENGTH, n_threads=threads, logits_all=True, verbose=False)
+        self.model = llama.Llama(str(model), n_ctx=2 * LENGTH, n_batch=LENGTH, n_threads=threads, verbose=False)
+        self.lib, self.ffi = self.model._lib, self.model._ffi
+        self.lib.llama_set_embeddings(self.model._ctx, False)
+        self.past = 0
 
     def reset(self) -> None:
-        self.model.reset()
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.model._ctx), True)
+        self.past = 0
 
     def run(self, ids: np.ndarray) -> np.ndarray:
-        self.model.eval([int(i) for i in ids])
-        return self.model.scores[self.model.n_tokens - len(ids) : self.model.n_tokens]
+        batch = self.lib.llama_batch_init(len(ids), 0, 1)
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = int(token), self.past + i, 1, 1
+            batch.seq_id[i][0] = 0
+        if self.lib.llama_decode(self.model._ctx, batch) != 0:
+            raise SystemExit("llama.cpp does not decode")
+        self.lib.llama_batch_free(batch)
+        self.past += len(ids)
+        count = len(ids) * self.model.n_vocab
+        scores = self.ffi.buffer(self.lib.llama_get_logits(self.model._ctx), 4 * count)
+        return np.frombuffer(scores, np.float32).reshape(len(ids), -1).copy()
+
+
+def requantized(source: pathlib.Path, out: pathlib.Path, name: str) -> pathlib.Path | str:
+    from llama_cpp_py_sync._cffi_bindings import get_ffi, get_lib
+
+    params = get_ffi().new("llama_model_quantize_params *", get_lib().llama_model_quantize_default_params())
+    params.ftype, params.allow_requantize, params.nthread = getattr(get_lib(), f"LLAMA_FTYPE_MOSTLY_{name}"), True, 1
+    failed = get_lib().llama_model_quantize(str(source).encode(), str(out).encode(), params)
+    return "llama.cpp does not make it" if failed else out
 
 
 def perplexity(model: Onnx | Llama, texts: np.ndarray) -> float:
@@ -113,28 +139,47 @@ def rates(model: Onnx | Llama, text: np.ndarray) -> tuple[float, float]:
 
 def made(command: list[object], out: pathlib.Path) -> pathlib.Path | str:
     """The file, or why there is none."""
+    if out.exists():
+        return out
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if result.returncode == 0:
         return out
     return (result.stderr.strip() or result.stdout.strip() or "?").splitlines()[-1][:100]
 
 
-def rows(given: argparse.Namespace, work: pathlib.Path) -> list[tuple[str, Callable, pathlib.Path | str]]:
+def rows(given: argparse.Namespace, work: pathlib.Path) -> Iterator[tuple[str, Callable, pathlib.Path | str]]:
     """By name: what runs the file, and the file."""
-    found: list[tuple[str, Callable, pathlib.Path | str]] = [("float", Onnx, given.model)]
+    yield "float", Onnx, given.model
     samples = ["--calibration-data", given.samples, "--batch-size", 1] if given.samples else []
-    for name in given.formats.split(","):
+    for name in given.formats.split(",") if given.formats else ():
         for words in [[], samples] if samples else [[]]:
             out = work / f"{name}{'-samples' if words else ''}.onnx"
             command = [ROOT / "build" / "detent", "quantize", given.model, "-o", out, "--format", name, "--no-bench", *words]
-            found.append((f"detent {name}{', samples' if words else ''}", Onnx, made(command, out)))
+            yield f"detent {name}{', samples' if words else ''}", Onnx, made(command, out)
     for method in given.peers.split(",") if given.peers else ():
         out = work / f"peer-{method}.onnx"
-        command = [given.peer_python, pathlib.Path(__file__).with_name("language_peer.py"), given.model, out, method, 32, 0]
-        found.append((f"ONNX Runtime {method}", Onnx, made(command, out)))
-    has_llama = importlib.util.find_spec("llama_cpp") is not None
-    found += [(f"llama.cpp {file.name}", Llama, file if has_llama else "no llama-cpp-python") for file in given.gguf]
-    return found
+        script = pathlib.Path(__file__).with_name("language_peer.py")
+        command = [given.peer_python, script, given.model, out, method, 32, 0, *([given.samples] if given.samples else [])]
+        tool = {"quark": "AMD Quark", "olive": "Olive"}.get(method.split("-")[0], "ONNX Runtime")
+        yield f"{tool}, {method}", Onnx, made(command, out)
+    if given.gguf:
+        yield f"llama.cpp {given.gguf.name}", Llama, given.gguf
+    for name in given.requantize.split(",") if given.requantize else ():
+        out = work / f"{name}.gguf"
+        yield f"llama.cpp {name}", Llama, out if out.exists() else requantized(given.gguf, out, name)
+
+
+def figures_of(known: dict, runner: Callable, file: pathlib.Path, texts: np.ndarray, given: argparse.Namespace) -> dict:
+    """Those that are known, and what is missing."""
+    wanted = {"perplexity"} | ({"rates"} if given.speed else set())
+    if not wanted <= known.keys():
+        model = runner(file, given.threads)
+        if "perplexity" not in known:
+            known["perplexity"] = perplexity(model, texts)
+        if given.speed and "rates" not in known:
+            known["rates"] = rates(model, texts[0])
+    known["size"] = sum(f.stat().st_size for f in file.parent.glob(file.name + "*"))
+    return known
 
 
 def main() -> None:
@@ -145,7 +190,8 @@ def main() -> None:
     parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--peers", default="")
     parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--gguf", type=pathlib.Path, nargs="*", default=[])
+    parser.add_argument("--gguf", type=pathlib.Path)
+    parser.add_argument("--requantize", default="")
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--speed", action="store_true")
@@ -155,22 +201,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = given.work or pathlib.Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        print("| | size | perplexity | over float |" + (" prefill, tokens/s | decode, tokens/s |" if given.speed else ""))
-        print("|---" * (6 if given.speed else 4) + "|")
-        in_float = 0.0
+        store = work / "figures.json"
+        known = json.loads(store.read_text()) if store.exists() else {}
+        lines = ["| | size | perplexity | over float |" + (" prefill, tokens/s | decode, tokens/s |" if given.speed else "")]
+        lines.append("|---" * (6 if given.speed else 4) + "|")
         for name, runner, file in rows(given, work):
+            print(name, file, file=sys.stderr, flush=True)
             if isinstance(file, str):
-                print(f"| {name} | {file} |", flush=True)
+                lines.append(f"| {name} | {file} |" + " |" * (lines[0].count("|") - 3))
                 continue
-            model = runner(file, given.threads)
-            found = perplexity(model, texts)
-            in_float = in_float or found
-            size = sum(f.stat().st_size for f in file.parent.glob(file.name + "*")) / 1e6
-            cells = [f"{size:.1f} MB", f"{found:.3f}", f"{found / in_float:.3f}"]
+            of = figures_of(known.setdefault(name, {}), runner, file, texts, given)
+            store.write_text(json.dumps(known, indent=1))
+            value = of["perplexity"]
+            cells = [f"{of['size'] / 1e6:.1f} MB", f"{value:.2f}", f"{value / known['float']['perplexity']:.3f}"]
             if given.speed:
-                cells += [f"{rate:.0f}" for rate in rates(model, texts[0])]
-            print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-            del model
+                cells += [f"{rate:.0f}" for rate in of["rates"]]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -453,6 +453,8 @@ std::vector<Array> synthetic_inputs(std::span<const InputSpec> inputs, const Sha
     };
     if (of_decoder && input.name == kPositions && input.type == onnx::DataType::int64)
       fill_synthetic<std::int64_t>(buffer.bytes, position);
+    else if (of_decoder && input.name == kCacheBranch)
+      std::fill(buffer.bytes.begin(), buffer.bytes.end(), std::byte{lengths.cached > 0});
     else
       fill_with_values(buffer.bytes, input.type, how);
     arrays.push_back({input.type, std::move(shape), buffer.bytes, buffer.memory});

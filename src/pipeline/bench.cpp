@@ -63,6 +63,7 @@ class Bench {
     load();
     time_models();
     if (options_.by_operator) time_operators();
+    time_one_token();
     return std::move(result_);
   }
 
@@ -112,13 +113,15 @@ class Bench {
                             .stop = options_.stop});
       using Clock = std::chrono::steady_clock;
       const auto start = Clock::now();
-      entries_[m].session.emplace(exec::Session::of_file(runtime_, options_.models[m],
-                                                         {.tuning = exec::SessionMode::deployed,
-                                                          .threads = options_.threads,
-                                                          .stop = options_.stop,
-                                                          .is_timed = true}));
+      entries_[m].session.emplace(exec::Session::of_file(runtime_, run::model_file(options_.models[m]), deployed()));
       result_.models[m].load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
     }
+  }
+
+  exec::SessionOptions deployed() const { return {exec::SessionMode::deployed, options_.threads, options_.stop, true}; }
+
+  exec::TimingOptions timing() const {
+    return {.runs = options_.runs, .seconds = options_.seconds * static_cast<double>(entries_.size())};
   }
 
   void time_models() {
@@ -133,9 +136,8 @@ class Bench {
   }
 
   std::vector<run::Turns> turns_of(std::span<const exec::Timed> timed) const {
-    const double seconds = options_.seconds * static_cast<double>(entries_.size());
     try {
-      return exec::time_interleaved(timed, {.runs = options_.runs, .seconds = seconds});
+      return exec::time_interleaved(timed, timing());
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::bad_input || !result_.synthetic) throw;
       throw bad_input(e.what(), "the inputs were made up: give samples by --calibration-data, or shapes by --shape");
@@ -151,6 +153,17 @@ class Bench {
                              {.threads = options_.threads, .seconds = options_.seconds / 2, .stop = options_.stop});
       result_.models[m].operators = by_operator(kernels);
     }
+  }
+
+  void time_one_token() {
+    if (!options_.config.input_shapes.empty()) return;
+    std::vector<std::filesystem::path> files;
+    for (const auto& model : options_.models) files.push_back(run::model_file(model));
+    const auto all = run::latencies_of_one_token(runtime_, files, deployed(), timing());
+    for (std::size_t m = 0; m < all.size(); ++m)
+      result_.notes.push_back(fmt::format("{}: one token with {} in the cache takes {:.3g} ms{}",
+                                          options_.models[m].string(), run::kOneToken.cached, 1e3 * all[m].median,
+                                          m == 0 ? "" : ", " + run::speed_words(all[m].ratio)));
   }
 
   static std::vector<OperatorTime> by_operator(const std::vector<exec::Kernel>& kernels) {

@@ -132,7 +132,7 @@ void find_grids(const onnx::Model& model, const QuantizeOptions& options, quanti
   constexpr std::int64_t kColumns = 8;
   const auto& blocks = options.weights_only;
   if (blocks.method != WeightMethod::automatic || blocks.form != WeightForm::matmul_nbits ||
-      blocks.sparsity != WeightSparsity::none || options.config.float_type != FloatType::keep)
+      blocks.sparsity != WeightSparsity::none || options.config.float_type == FloatType::bfloat16)
     return;
   std::size_t count = 0;
   for (auto& tensor : placement.tensors) {

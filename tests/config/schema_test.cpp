@@ -202,6 +202,7 @@ TEST(Formats, EachIsAValidRunOfItsKind) {
     options.calibration_data = "samples";
     EXPECT_NO_THROW(validate(options));
     EXPECT_EQ(refused({{"format", std::string(row.name)}}), "");
+    EXPECT_EQ(refused({{"format", std::string(row.name)}, {"samples", "4"}, {"batch-size", "1"}}), "");
   }
   EXPECT_EQ(result_of(options_of_format("int8")), kIntegers);
   EXPECT_EQ(result_of(options_of_format("int8-dynamic")), kDynamic);

@@ -287,6 +287,12 @@ TEST(MadeUpInputs, OfADecoderFitEachOther) {
   std::vector<std::int64_t> positions(2);
   std::memcpy(positions.data(), arrays[2].bytes.data(), arrays[2].bytes.size());
   EXPECT_EQ(positions, (std::vector<std::int64_t>{9, 10}));
+  for (const std::int64_t cached : {0, 9}) {
+    const auto flag = synthetic_inputs(
+        std::vector<InputSpec>{inputs[0], inputs[3], {"use_cache_branch", DataType::boolean, Shape{1}}}, {}, {},
+        {.cached = cached});
+    EXPECT_EQ(flag[2].bytes[0], std::byte{cached > 0});
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 import json
 import re
 
+import decoders
 import graphs
 import numpy as np
 import onnx
@@ -66,6 +67,16 @@ def test_inputs_are_samples_or_synthetic(tmp_path: Path) -> None:
     name, array = next(iter(graphs.cnn_samples(1)[0].items()))
     given = bench(tmp_path / "model.onnx", "--shape", f"{name}:{'x'.join(map(str, array.shape))}", "--runs", 3)
     assert given["synthetic"]
+
+
+def test_a_decoder_reads_and_then_makes_one_token(tmp_path: Path) -> None:
+    folder = decoders.genai_folder(tmp_path / "decoder")
+    result = bench(folder, folder, "--runs", 2, "--no-memory")
+    assert result["synthetic"] and len(result["notes"]) >= 2, result["notes"]
+    for note in result["notes"][-2:]:
+        assert re.search(r"decoder: one token with 128 in the cache takes [\d.]+ ms", note)
+    result = bench(folder, "--runs", 2, "--no-memory", "--shape", "input_ids:1x5")
+    assert not any("one token" in note for note in result["notes"]), "who gives shapes asks for these alone"
 
 
 def test_says_what_to_do_where_synthetic_inputs_fail(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import decoders
 import inject_outliers
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import support
 from onnx import numpy_helper
@@ -89,7 +90,7 @@ def test_samples_help_a_decoder(tmp_path: Path, ids: Path) -> None:
     assert db["auto"] > db["nearest"] + 0.4  # random weights leave little to make use of
 
 
-def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
+def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path, ids: Path) -> None:
     """Weights as a file of 4 bits leaves them, with a float for the least of each block; the last product has 8 bits."""
     random, model = np.random.default_rng(4), decoders.decoder()
     for tensor in model.graph.initializer:
@@ -127,8 +128,21 @@ def test_format_q4_keeps_what_lies_on_grids(tmp_path: Path) -> None:
         assert {w["bits"] for w in weights if "lm_head" in w["node"]} == {4 if name == "named" else 8}
         assert any(w["method"] == "grid" for w in weights) == (name != "search")
         assert all(w["sqnr_db"] > 30 for w in weights if w["method"] == "grid")
+        graph = onnx.load(tmp_path / f"{name}.onnx").graph
+        of_halves = [t.name for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT16]
+        assert len(of_halves) == sum(w["method"] == "grid" for w in weights), "scales, which came from such numbers"
         db[name] = support.sqnr(in_float, support.outputs(support.load(tmp_path / f"{name}.onnx"), [sample]))
     assert db["q4"] > db["search"] + 3 and db["q4"] > db["named"] + 3, db
+    accuracy = quantized(tmp_path / "m.onnx", tmp_path / "samples.onnx", ids, "--weights-only", *NO_TABLE)["accuracy"]
+    assert "sqnr_db" in accuracy and "rounded_db" not in accuracy, "nothing is computed in 16 bits"
+    half = quantized(tmp_path / "m.onnx", tmp_path / "half.onnx", ids, "--weights-only", "--float", 16, *NO_TABLE)["weights"]
+    assert any(w["method"] == "grid" for w in half)
+    found = support.outputs(support.load(tmp_path / "half.onnx"), [sample])
+    assert support.sqnr(in_float, found) > db["search"] + 1, "float16 beside them"
+    without = ort.SessionOptions()
+    without.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(tmp_path / "samples.onnx", without, providers=["CPUExecutionProvider"])
+    assert support.sqnr(in_float, support.outputs(session, [sample])) > db["search"], "optimizations or not"
 
 
 @pytest.mark.parametrize("samples", [False, True])

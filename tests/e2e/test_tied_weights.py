@@ -65,6 +65,14 @@ def test_table_and_product_share_their_integers(tmp_path: Path, bits: int, symme
     np.testing.assert_allclose(y, weight[:9] @ weight.T, rtol=1e-3, atol=1e-2)
 
 
+def test_16_bits_beside_blocks_store_a_table_once(tmp_path: Path) -> None:
+    support.weights_only(tied(tmp_path / "m.onnx"), tmp_path / "q.onnx", "--float", 16)
+    assert len(integers(tmp_path / "q.onnx")) == 1
+    x, y = support.load(tmp_path / "q.onnx").run(None, {"ids": np.arange(9)})
+    expected = support.load(tmp_path / "m.onnx").run(None, {"ids": np.arange(9)})
+    assert support.sqnr([expected[0]], [x]) > 15 and support.sqnr([expected[1]], [y]) > 10
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("rows", [64, 50])
 def test_every_runtime_reads_what_is_shared(rows: int, tmp_path: Path) -> None:

@@ -626,7 +626,7 @@ std::vector<float> columns_on_grids(bool whole) {
   std::mt19937 random(3);
   std::vector<float> values;
   for (int block = 0; block < 12; ++block) {
-    const float distance = 0.01F * static_cast<float>(block + 1);
+    const float distance = static_cast<float>(block + 1) / 128;
     const float first = distance * (whole ? -7.0F : -7.3F + 0.05F * static_cast<float>(block));
     for (int k = 0; k < 32; ++k) values.push_back(first + distance * static_cast<float>(random() % 16));
   }
@@ -643,7 +643,7 @@ TEST(Grids, BlocksKeepTheirValues) {
     std::vector<float> stored(columns.size());
     dequantize_sums(made, 64, stored);
     for (std::size_t i = 0; i < columns.size(); ++i) {
-      const float distance = 0.01F * static_cast<float>(i / 32 + 1);
+      const float distance = static_cast<float>(i / 32 + 1) / 128;
       EXPECT_NEAR(stored[i], columns[i], (whole ? 0.001F : 0.06F) * distance) << i;
     }
   }
@@ -655,8 +655,11 @@ TEST(Grids, OthersAreSearched) {
   columns[5] += 0.004F;
   EXPECT_FALSE(lie_on_grids(columns, 64, format));
   EXPECT_FALSE(lie_on_grids(columns, 48, format));  // blocks do not divide them
+  auto tiny = columns_on_grids(false);
+  for (float& value : tiny) value *= 1e-5F;
+  EXPECT_FALSE(lie_on_grids(tiny, 64, format)) << "distances below what float16 holds with all its digits";
   const auto made = blocks_on_grids(columns, 64, format), searched = search(columns, 64, format);
-  EXPECT_EQ(made.scales[0], searched.scales[0]);
+  EXPECT_NEAR(made.scales[0], searched.scales[0], searched.scales[0] / 2048) << "as float16 rounds";
   EXPECT_EQ(made.zero_points[0], searched.zero_points[0]);
   EXPECT_TRUE(std::equal(searched.integers.begin(), searched.integers.begin() + 32, made.integers.begin()));
 }

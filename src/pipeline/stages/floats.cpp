@@ -222,6 +222,8 @@ void convert_floats(Run& run) {
     run.model = std::move(run.prepared.model);
   } else {
     convert_to_16_bits(run);
+    // A table that is also a product's weight is a Reshape of its integers.
+    if (run.blocks) graph::recompute_constants_at_load(run.model, run.prepared.folded);
   }
   graph::deduplicate_constants(run.model, run.prepared.shapes_stored_once, true);
 }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "onnx/packed_numbers.h"
 
 namespace detent::quantization {
 namespace {
@@ -422,13 +423,18 @@ std::optional<ValueGrid> grid_of(std::span<const float> values, int levels) {
   return std::nullopt;
 }
 
+// As scales are stored.
+float as_float16(float scale) { return onnx::from_float16(onnx::to_float16(scale)); }
+
 }  // namespace
 
 bool lie_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format) {
   const auto block = static_cast<std::size_t>(format.block_of(rows));
   if (rows == 0 || static_cast<std::size_t>(rows) % block != 0) return false;
   for (std::size_t at = 0; at < columns.size(); at += block) {
-    if (!grid_of(columns.subspan(at, block), format.largest())) return false;
+    const auto grid = grid_of(columns.subspan(at, block), format.largest());
+    // Nearer than float16 rounds but where it has fewer digits, or none.
+    if (!grid || std::abs(as_float16(grid->distance) - grid->distance) > grid->distance / (1 << 11)) return false;
   }
   return true;
 }
@@ -469,6 +475,7 @@ BlockWeight blocks_on_grids(std::span<const float> columns, std::int64_t rows, c
     std::copy_n(sums.zero_points.data() + n * sum_blocks, sum_blocks,
                 made.zero_points.data() + n * all_blocks + blocks);
   }
+  for (float& scale : made.scales) scale = as_float16(scale);
   return made;
 }
 

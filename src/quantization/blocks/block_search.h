@@ -36,7 +36,8 @@ BlockWeight search(std::span<const float> columns, std::int64_t rows, const Bloc
 
 // Weights that were rounded before they became floats lie on grids: the values of a block are first + distance * i.
 
-/// Whether each block of these columns lies on a grid of so few values as the format has.
+/// Whether each block of these columns lies on a grid of so few values as the format has, at a distance that float16
+/// holds.
 bool lie_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format);
 
 /// search(), and for blocks on a grid its own integers, whose scale is the distance. A zero point is whole, so that all

@@ -43,7 +43,7 @@ DataType scale_type(const BlockTensor& tensor) {
   switch (tensor.format.scales) {
     case ScaleType::float8e8m0: return DataType::float8e8m0;
     case ScaleType::float8e4m3fn: return DataType::float8e4m3fn;
-    case ScaleType::as_weight: return tensor.type;
+    case ScaleType::as_weight: return tensor.on_grids ? DataType::float16 : tensor.type;
   }
   return tensor.type;
 }
@@ -58,7 +58,7 @@ std::vector<std::byte> codes_of(std::span<const float> scales, const BlockFormat
 
 std::vector<std::byte> bytes_of(std::span<const float> values, const BlockTensor& tensor) {
   if (tensor.format.scales != ScaleType::as_weight) return codes_of(values, tensor.format);
-  const auto type = tensor.type;
+  const auto type = scale_type(tensor);
   if (type == DataType::float32) {
     const auto bytes = std::as_bytes(values);
     return {bytes.begin(), bytes.end()};
@@ -365,7 +365,7 @@ class Emitter {
     if (!tensor.products.empty()) {
       names = stored_.product(t, weight, !tensor.tables.empty() && !tensor.shared);
       for (const auto n : tensor.products) {
-        replaced_[n] = product(model_.graph.nodes[n], tensor, names);
+        replaced_[n] = product(model_.graph.nodes[n], tensor, tensor.on_grids ? made_at_load(n, names) : names);
         if (tensor.on_grids) replaced_[n].front().set_input(0, with_sums(n, tensor));
       }
     }
@@ -399,6 +399,20 @@ class Emitter {
     Node cut("Slice", index_.fresh_name(output + "_Slice"), std::move(inputs), {output});
     cut.set_body(reader.body());
     replaced_[n].push_back(std::move(cut));
+  }
+
+  // The runtime widens scales when it loads the model. Without its optimizations the kernel would take integers that
+  // are a constant beside scales that are none, and compute wrongly (ONNX Runtime 1.31): both are made by nodes.
+  BlockNames made_at_load(std::size_t n, BlockNames names) {
+    const auto add = [&](const char* type, std::string& name, std::vector<Attribute> attributes) {
+      Node node(type, index_.fresh_name(name + "_" + type), {name}, {index_.fresh_name(name + "_read")},
+                std::move(attributes));
+      node.set_body(model_.graph.nodes[n].body());
+      name = before_[n].emplace_back(std::move(node)).outputs()[0];
+    };
+    add("Cast", names.scales, {Attribute::of_int("to", static_cast<std::int64_t>(DataType::float32))});
+    add("Identity", names.integers, {});
+    return names;
   }
 
   // The product's input with the sums of its blocks behind it, made where the first product reads them.

@@ -213,20 +213,14 @@ std::vector<LatencyChange> timed(const exec::Runtime& runtime, const LatencyRequ
   return changes;
 }
 
-// A decoder reads a text once, and then makes one token after another with all before it in the cache.
 std::vector<std::string> notes_on_one_token(const exec::Runtime& runtime, const LatencyRequest& request,
                                             std::span<const std::filesystem::path> quantized) {
-  constexpr data::MadeUp kOneToken{.steps = 1};
-  const auto specs = input_specs(onnx::read_model(request.float_model));
-  if (!data::is_decoder(specs) || request.one_open) return {};
-  std::vector<Latency> all;
-  try {
-    all = latencies_on(runtime, request, quantized, {data::synthetic_inputs(specs, {}, {}, kOneToken)},
-                       seconds_to_take(request) / 2);
-  } catch (const Error& e) {
-    if (e.kind() == ErrorKind::interrupted) throw;
-    return {};  // made-up inputs need not be what the model can take
-  }
+  if (request.one_open) return {};
+  std::vector models{request.float_model};
+  models.insert(models.end(), quantized.begin(), quantized.end());
+  const auto all =
+      latencies_of_one_token(runtime, models, {exec::SessionMode::deployed, request.threads, request.stop, true},
+                             {.seconds = seconds_to_take(request) / 2, .least_rounds = request.turns});
   std::vector<std::string> notes;
   for (std::size_t m = 1; m < all.size(); ++m)
     notes.push_back(fmt::format("one token with {} in the cache takes {:.3g} ms, and in float {:.3g} ms: {}",
@@ -236,6 +230,25 @@ std::vector<std::string> notes_on_one_token(const exec::Runtime& runtime, const 
 }
 
 }  // namespace
+
+std::vector<Latency> latencies_of_one_token(const exec::Runtime& runtime, std::span<const std::filesystem::path> models,
+                                            const exec::SessionOptions& options, const exec::TimingOptions& timing) {
+  std::vector<Samples> samples;
+  std::vector<exec::Timed> timed;
+  for (const auto& model : models) {
+    const auto specs = input_specs(onnx::read_model(model));
+    if (!data::is_decoder(specs)) return {};
+    samples.push_back({data::synthetic_inputs(specs, {}, {}, kOneToken)});
+  }
+  for (std::size_t m = 0; m < models.size(); ++m)
+    timed.push_back({[&, m] { return exec::Session::of_file(runtime, models[m], options); }, "the model", samples[m]});
+  try {
+    return latencies(exec::time_interleaved(timed, timing));
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::interrupted) throw;
+    return {};  // made-up inputs need not be what the model can take
+  }
+}
 
 std::string slower_note(const LatencyChange& change) {
   constexpr double kNoise = 1.03;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "data/given_inputs.h"
 #include "data/sample.h"
 #include "detent/latency.h"
 #include "detent/quantize.h"
@@ -70,6 +71,13 @@ struct MeasuredLatencies {
 /// thrown.
 MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyRequest& request,
                                     std::span<const std::filesystem::path> quantized);
+
+/// A decoder reads a text once, and then makes one token after another with all before it in the cache.
+inline constexpr data::MadeUp kOneToken{.steps = 1};
+
+/// What such a token takes; empty where a model is no decoder, or made-up inputs are not what it can take.
+std::vector<Latency> latencies_of_one_token(const exec::Runtime& runtime, std::span<const std::filesystem::path> models,
+                                            const exec::SessionOptions& options, const exec::TimingOptions& timing);
 
 /// A note where the quantized model is slower, else empty.
 std::string slower_note(const LatencyChange& change);

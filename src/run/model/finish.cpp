@@ -16,6 +16,7 @@
 #include "config/targets.h"
 #include "exec/guarded_session.h"
 #include "graph/constants.h"
+#include "graph/index.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/dynamic.h"
@@ -30,7 +31,7 @@ namespace {
 
 using onnx::DataType;
 
-// Where a type comes into a graph.
+// Where a type comes into a graph to be computed in: constants that are only stored so are read by Casts.
 bool mentions(const onnx::Model& model, DataType type) {
   const auto is = [type](const auto& each) { return each.type == type; };
   const auto names_it = [type](const onnx::Attribute& a) {
@@ -38,8 +39,14 @@ bool mentions(const onnx::Model& model, DataType type) {
            a.as_int() == static_cast<std::int64_t>(type);
   };
   const auto& graph = model.graph;
+  const graph::Index index(model);
+  const auto is_read = [&](const onnx::Tensor& tensor) {
+    const auto computes = [&](int n) { return !graph.nodes[static_cast<std::size_t>(n)].is("Cast"); };
+    return tensor.type == type &&
+           (index.is_output(tensor.name) || std::ranges::any_of(index.consumers(tensor.name), computes));
+  };
   return std::any_of(graph.inputs.begin(), graph.inputs.end(), is) ||
-         std::any_of(graph.initializers.begin(), graph.initializers.end(), is) ||
+         std::any_of(graph.initializers.begin(), graph.initializers.end(), is_read) ||
          std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const auto& node) {
            return std::any_of(node.attributes().begin(), node.attributes().end(), names_it);
          });
