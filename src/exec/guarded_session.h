@@ -2,7 +2,9 @@
 // here.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +30,8 @@ struct GuardOptions {
   std::stop_token stop = {};
   bool saves_memory = false;  // of what runs beside it: under a memory budget
   bool optimizes = true;      // as the runtime does by default
+  /// Bytes that runs may take on disk which wait for those of another model.
+  std::uint64_t disk = std::numeric_limits<std::uint64_t>::max();
 };
 
 /// A model as the runtime reads it from its file, with the runtime's default options (SessionMode::deployed). The

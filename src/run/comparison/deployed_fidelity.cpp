@@ -53,13 +53,14 @@ onnx::Model read_runnable(const exec::Runtime& runtime, const std::filesystem::p
 // Runs that wait for those of the other model, on disk but for a few MiB.
 class WaitingRuns {
  public:
-  explicit WaitingRuns(const std::filesystem::path& parent)
-      : directory_(parent),
+  WaitingRuns(const std::filesystem::path& parent, std::uint64_t disk)
+      : most_(std::min(kOnDisk, disk)),
+        directory_(parent),
         spool_({.directory = directory_.path(), .memory_bytes = kInMemory, .buffer_bytes = kInMemory}) {}
 
   /// Up to a limit of bytes; whether these are all.
   bool take(FloatRuns& runs) {
-    while (bytes_ < kOnDisk) {
+    while (bytes_ < most_) {
       auto run = runs.next();
       if (!run) return true;
       bytes_ += bytes_of(run->sample.inputs) + bytes_of(run->results);
@@ -89,6 +90,7 @@ class WaitingRuns {
  private:
   static constexpr std::uint64_t kInMemory = std::uint64_t{4} << 20, kOnDisk = std::uint64_t{64} << 20;
 
+  std::uint64_t most_;
   TempDir directory_;
   store::Spool spool_;
   store::Spool::Lane lane_ = spool_.open("runs");
@@ -198,13 +200,13 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   const auto runner = model_of_session(open_original, &recorder);
   FloatRuns in_float(runner, source, most, follows ? nullptr : kept);
   std::optional<SegmentedRuns> in_segments;
-  if (!follows && SegmentedRuns::suits(original)) {
+  if (!follows && SegmentedRuns::suits(original, options.disk)) {
     in_segments.emplace(runtime, original, options, model.parent_path(),
                         [&, left = most]() mutable { return left-- > 0 ? source.next() : std::nullopt; });
   }
   std::optional<WaitingRuns> waiting;  // so that the two models need not stand in memory together
   if (!follows && !in_segments) {
-    waiting.emplace(model.parent_path());
+    waiting.emplace(model.parent_path(), options.disk);
     if (waiting->take(in_float)) runner.close();
   }
   const auto inputs = input_specs(quantized);

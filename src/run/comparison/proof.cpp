@@ -198,7 +198,8 @@ exec::GuardOptions guard_options(const QuantizeOptions& options) {
           .load_seconds = seconds_to_load(options.resources.time_limit),
           .run_seconds = options.resources.sample_time_limit.value_or(kSecondsToRun),
           .stop = options.stop,
-          .saves_memory = options.resources.memory_budget.has_value()};
+          .saves_memory = options.resources.memory_budget.has_value(),
+          .disk = options.resources.disk_budget.value_or(std::numeric_limits<std::uint64_t>::max())};
 }
 
 void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t count, KeptFloatRuns* kept) {
@@ -317,7 +318,7 @@ std::vector<Prover::Pair> Prover::run_on(const fs::path& file, data::Sample samp
 // The float model's results. What it cannot take is left out: then this says why.
 std::string Prover::run_float(std::vector<Pair>& pairs) const {
   try {
-    if (auto model = onnx::read_model(options_.model); SegmentedRuns::suits(model)) {
+    if (auto model = onnx::read_model(options_.model); SegmentedRuns::suits(model, guard_options(options_).disk)) {
       const auto next = [&, at = pairs.begin()]() mutable -> std::optional<data::Sample> {
         if (at == pairs.end()) return std::nullopt;
         return data::Sample{at->where, at++->inputs};

@@ -16,6 +16,7 @@ namespace detent::run {
 namespace {
 
 constexpr std::uint64_t kLargeWeights = std::uint64_t{256} << 20;
+constexpr std::uint64_t kDisk = std::uint64_t{1} << 30;           // is enough for what is between parts
 constexpr std::uint64_t kLargeConstant = std::uint64_t{1} << 20;  // smaller ones may wait with the samples
 
 // Before nodes with which the weights of a segment would become too many, and not between weights and what reads them
@@ -50,10 +51,10 @@ std::vector<int> cuts_by_weights(const onnx::Model& model, std::uint64_t most) {
 
 }  // namespace
 
-bool SegmentedRuns::suits(const onnx::Model& model) {
+bool SegmentedRuns::suits(const onnx::Model& model, std::uint64_t disk) {
   const graph::Index index(model);
   const auto is_made = [&](const auto& output) { return index.producer(output.name) != graph::kNone; };
-  return graph::constant_bytes(model) > kLargeWeights &&
+  return disk >= kDisk && graph::constant_bytes(model) > kLargeWeights &&
          std::all_of(model.graph.outputs.begin(), model.graph.outputs.end(), is_made);
 }
 

@@ -255,8 +255,8 @@ LayerTuner::Found LayerTuner::search_form(LayerProblem& problem, const FinetuneC
   set_targets(form, weights, bias, {share, config.update_bias, integers_only}, kernels_, control.threads);
   SolveControl once = control;
   auto* sums = std::get_if<GramForm>(&form);
-  if (sums != nullptr && sums->symmetric) once.spent = &sums->gram;
-  if (sums == nullptr && judged) once.spent = &std::get<RawInputs>(form).inputs;
+  if (integers_only && !config.update_bias && sums != nullptr && sums->symmetric) once.spent = &sums->gram;
+  if (judged && sums == nullptr) once.spent = &std::get<RawInputs>(form).inputs;
   found.solution = solver_.solve(weights, form, bias, config, once);
   if (!judged) {
     found.nearest_error = mean_squared_output_error(weights, form, nearest(weights, bias), kernels_);
