@@ -117,12 +117,7 @@ def spelled(option: list) -> str:
 
 # Of samples that values are observed on.
 OF_SAMPLES = [
-    *(
-        ["--samples", 4],
-        ["--set", "segments=2"],
-        ["--workers", 2],
-        ["--set", "memory-level=2"],
-    ),
+    *(["--set", "segments=2"], ["--workers", 2], ["--set", "memory-level=2"]),
     *(["--set", "spool-access=buffered"], ["--set", "checkpoint-seconds=1"], ["--disk-budget", "1GiB"], ["--device", "cuda:0"]),
 ]
 

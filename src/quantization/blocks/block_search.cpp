@@ -431,12 +431,14 @@ float as_float16(float scale) { return onnx::from_float16(onnx::to_float16(scale
 bool lie_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format) {
   const auto block = static_cast<std::size_t>(format.block_of(rows));
   if (rows == 0 || static_cast<std::size_t>(rows) % block != 0) return false;
+  bool any = false;  // blocks of one number are exact without
   for (std::size_t at = 0; at < columns.size(); at += block) {
     const auto grid = grid_of(columns.subspan(at, block), format.largest());
+    any = any || (grid && grid->distance > 0);
     // Nearer than float16 rounds but where it has fewer digits, or none.
     if (!grid || std::abs(as_float16(grid->distance) - grid->distance) > grid->distance / (1 << 11)) return false;
   }
-  return true;
+  return any;
 }
 
 BlockWeight blocks_on_grids(std::span<const float> columns, std::int64_t rows, const BlockFormat& format) {
