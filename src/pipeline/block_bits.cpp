@@ -30,7 +30,7 @@
 #include "profile/meters.h"
 #include "quantization/blocks/block_stream.h"
 #include "quantization/blocks/block_weights.h"
-#include "quantization/emit/blocks.h"
+#include "quantization/emit/emitters.h"
 #include "remedies/trial_model.h"
 #include "run/comparison/deployed_fidelity.h"
 #include "run/comparison/pairing.h"

@@ -22,7 +22,7 @@
 #include "quantization/blocks/block_search.h"
 #include "quantization/blocks/block_weights.h"
 #include "quantization/blocks/blocks.h"
-#include "quantization/emit/blocks.h"
+#include "quantization/emit/emitters.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
 #include "shim/shared_work.h"

@@ -20,7 +20,7 @@
 #include "graph/rewrites/unfold.h"
 #include "graph/traits.h"
 #include "quantization/assignment.h"
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 #include "run/context.h"
 #include "run/files/model_folder.h"
 #include "run/model/finish.h"

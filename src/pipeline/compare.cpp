@@ -24,7 +24,7 @@
 #include "graph/index.h"
 #include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 #include "run/collect.h"
 #include "run/comparison/deployed_fidelity.h"
 #include "run/comparison/outcome.h"

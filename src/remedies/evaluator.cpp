@@ -16,7 +16,7 @@
 #include "config/targets.h"
 #include "planning/memory.h"
 #include "planning/segments.h"
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 #include "remedies/weight_tuning.h"
 #include "run/comparison/proof.h"
 #include "run/model/finish.h"

@@ -26,7 +26,7 @@
 #include "onnx/write.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/dynamic.h"
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 #include "quantization/placement/placement.h"
 #include "quantization/placement/value_kinds.h"
 

@@ -52,7 +52,7 @@ def stopped(process: subprocess.Popen[str]) -> None:
 
 
 def check(code: int, says: str, returncode: int, stderr: str, stdout: str = "") -> str:
-    assert returncode == code, stderr
+    assert returncode == code, (returncode, stderr)
     assert stdout == ""
     lines = support.without_notes(stderr).splitlines()
     assert len(lines) == 1, stderr

@@ -1,4 +1,4 @@
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,7 @@
 #include "graph/index.h"
 #include "onnx/tensor.h"
 #include "quantization/blocks/block_weights.h"
-#include "quantization/emit/blocks.h"
 #include "quantization/emit/dynamic.h"
-#include "quantization/emit/floats.h"
 #include "quantization/floats/float_placement.h"
 #include "quantization/weight_operators.h"
 #include "support.h"

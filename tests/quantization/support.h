@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "quantization/assignment.h"
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 #include "quantization/placement/placement.h"
 
 namespace detent::quantization::testing {

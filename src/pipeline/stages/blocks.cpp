@@ -22,7 +22,7 @@
 #include "profile/meters.h"
 #include "quantization/blocks/block_stream.h"
 #include "quantization/blocks/block_weights.h"
-#include "quantization/emit/blocks.h"
+#include "quantization/emit/emitters.h"
 #include "quantization/floats/float_placement.h"
 #include "quantization/placement/placement.h"
 #include "run/collect.h"

@@ -12,7 +12,7 @@
 #include "onnx/write.h"
 #include "pipeline/stages/blocks.h"
 #include "pipeline/stages/integers.h"
-#include "quantization/emit/floats.h"
+#include "quantization/emit/emitters.h"
 #include "quantization/placement/selection.h"
 #include "run/collect.h"
 #include "run/files/outputs.h"

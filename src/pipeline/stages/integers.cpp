@@ -19,7 +19,7 @@
 #include "pipeline/stages/open_and_deploy.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/dynamic.h"
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 #include "quantization/formats.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"

@@ -1,4 +1,4 @@
-#include "quantization/emit/blocks.h"
+#include "quantization/emit/emitters.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "quantization/emit/floats.h"
+#include "quantization/emit/emitters.h"
 
 #include <algorithm>
 #include <map>

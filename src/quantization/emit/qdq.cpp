@@ -1,4 +1,4 @@
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 
 #include <fmt/format.h>
 

@@ -18,7 +18,7 @@
 #include "graph/traits.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/dynamic.h"
-#include "quantization/emit/qdq.h"
+#include "quantization/emit/emitters.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
 #include "run/comparison/proof.h"
