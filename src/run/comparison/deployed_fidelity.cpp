@@ -194,7 +194,8 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   const auto mode = options.saves_memory ? planning::session_mode_for(original) : exec::SessionMode::deployed;
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
   const auto open_original = [&] {
-    if (follows || raised) return open(runtime, original, decisions.taps(), options, mode);
+    if (follows || raised || options.saves_memory)
+      return open(runtime, original, decisions.taps(), options, mode);  // weights stay where they are mapped
     return exec::Session::of_file(runtime, float_model, {mode, options.threads, options.stop});  // takes a copy less
   };
   const auto runner = model_of_session(open_original, &recorder);

@@ -23,8 +23,8 @@ namespace detent::run {
 /// of one part before the next is loaded, and inputs, results and what is between wait on disk.
 class SegmentedRuns {
  public:
-  /// Whether a model is run so: not by a budget of memory, since last bits of the results differ. `disk`: bytes that may
-  /// wait there.
+  /// Whether a model is run so: not by a budget of memory, since last bits of the results differ. `disk`: bytes that
+  /// may wait there.
   static bool suits(const onnx::Model& model, std::uint64_t disk);
 
   /// The samples that `next_sample` gives up to its nullopt. `parent`: of a folder that is there as long as this.
