@@ -72,6 +72,9 @@ Providers available_providers(const std::optional<std::filesystem::path>& librar
 
 Runtime::Impl::Impl(std::string runtime_version, std::string runtime_library)
     : version(std::move(runtime_version)), library(std::move(runtime_library)) {
+  // ONNX Runtime 1.31 crashes where its schemas find no memory: this throws before it does.
+  constexpr std::size_t kSchemas = std::size_t{24} << 20;
+  std::vector<std::byte>().reserve(kSchemas);
   // Errors come back as exceptions with the same text, so nothing is lost by not printing the log.
   env = Ort::Env(ORT_LOGGING_LEVEL_FATAL, "detent", ignore_log, nullptr);
   env.DisableTelemetryEvents();
