@@ -318,6 +318,38 @@ std::uint64_t constant_bytes(const onnx::Model& model, const Index& index, const
   return bytes;
 }
 
+std::vector<int> cuts_by_constants(const onnx::Model& model, const Index& index, std::uint64_t most, int begin,
+                                   int end) {
+  constexpr std::uint64_t kLarge = std::uint64_t{1} << 20;  // smaller ones may wait with the samples
+  const auto inside = cuts_inside_bodies(model);
+  const auto depends = depends_on_input(model, index);
+  std::vector<int> cuts;
+  std::set<std::string> turned;
+  int read_until = 0;
+  std::uint64_t bytes = 0;
+  bool any = false;  // that depends on the inputs, since the last cut
+  for (int n = begin; n < end; ++n) {
+    const auto at = static_cast<std::size_t>(n);
+    const auto& node = model.graph.nodes[at];
+    const auto more = constant_bytes(model, index, node);
+    if (bytes > 0 && bytes + more > most && any && depends[at] && !inside[at] && read_until < n) {
+      cuts.push_back(n);
+      bytes = 0;
+      any = false;
+    }
+    bytes += more;
+    any = any || depends[at];
+    const auto& inputs = node.inputs();
+    const auto is_turned = [&](const auto& input) { return turned.contains(input); };
+    if (depends[at] || (more < kLarge && std::none_of(inputs.begin(), inputs.end(), is_turned))) continue;
+    for (const auto& output : node.outputs()) {
+      turned.insert(output);
+      for (const int reader : index.consumers(output)) read_until = std::max(read_until, reader);
+    }
+  }
+  return cuts;
+}
+
 std::optional<std::vector<onnx::Dim>> told_shape(const ValueTypes& types, const std::string& value) {
   const auto found = types.find(value);
   const bool is_told = found != types.end() && found->second.shape && !found->second.shape->empty();

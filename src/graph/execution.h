@@ -33,6 +33,12 @@ onnx::ValueInfo told_info(const onnx::Model& model, const ValueTypes& types, con
 std::uint64_t constant_bytes(const onnx::Model& model);
 std::uint64_t constant_bytes(const onnx::Model& model, const Index& index, const onnx::Node& node);
 
+/// Positions in [begin, end) before nodes with which those from the position before would read more than `most` bytes
+/// of constants. What is between two positions depends on the inputs, and constants stand beside what reads them turned
+/// or converted; bodies stay whole.
+std::vector<int> cuts_by_constants(const onnx::Model& model, const Index& index, std::uint64_t most, int begin,
+                                   int end);
+
 // How many bytes of activations are alive at a time.
 
 /// Bytes that a node needs while it runs; `kept` says whether its first input is still needed afterwards.

@@ -70,8 +70,7 @@ nlohmann::json identity_of(const SearchOptions& options) {
 constexpr double kWorthAModel = 0.02;
 constexpr int kRounds = 2;
 constexpr const char* kMoreTime = "give more";
-const double kFar = std::pow(10, -run::kCloseDb / 10);        // an error that is no longer close
-const double kUseless = std::pow(10, -run::kUselessDb / 10);  // an error that no mixture is tried for
+const double kFar = std::pow(10, -run::kCloseDb / 10);  // an error that is no longer close
 
 // Stages that come again for each model are told as one.
 std::vector<StageReport> by_name(std::vector<StageReport> stages) {
@@ -251,7 +250,8 @@ class Search {
     auto listed = known_;
     for (const auto p : order) {
       auto formats = candidates_.node_formats(front[p].choice);
-      if (formats.empty() || expected[p].error > kUseless || (any_near && !is_near_limits(place, expected[p])))
+      if (formats.empty() || expected[p].error > run::kUselessError ||
+          (any_near && !is_near_limits(place, expected[p])))
         continue;
       if (listed.insert(std::move(formats)).second) choices.push_back(front[p].choice);
     }

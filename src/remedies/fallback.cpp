@@ -188,31 +188,29 @@ class Fallback : public Remedy {
     if (accuracy().fallback != AccuracyFallback::float32 || !config::target(evaluator_->options().config).is_ort_cpu)
       return;
     auto products = workload.products;
+    std::map<std::size_t, double> time;
     for (auto& product : products) {
       const auto known = added.find(draft_->prepared.model.graph.nodes[product.node].id());
       if (known != added.end()) product.macs = known->second;
+      time[product.node] = product.macs;
     }
-    const auto time_of = [&](const std::vector<FallbackChoice>& choices) {
-      double sum = 0;
-      for (const auto& product : products) {
-        const auto is_chosen = [&](const auto& choice) { return choice.node == product.node; };
-        if (std::any_of(choices.begin(), choices.end(), is_chosen)) sum += product.macs;
-      }
-      return sum;
-    };
+    auto judged = judge_with(choices_);
     for (int round = 0; round < kFarRounds; ++round) {
-      const double error = error_with(choices_);
+      const double error = worst_error_of(judged);
       if (error <= kFar.error) return;
-      const bool is_useless = error > std::pow(10, -run::kUselessDb / 10);
+      const bool is_useless = error > run::kUselessError;
       auto limits = kFar;
       limits.macs = std::min(kFar.macs, spare_time());
       if (is_useless) {
         limits.macs = times.chosen > 0 ? times.in_float / times.chosen - 1 : 1;
         limits.ratio = kRatioIfUseless;
       }
-      limits.macs += kTimeRounding - time_of(choices_);
-      auto more = choose(products, expected_errors(choices_), limits, choices_);
-      if (more.size() == choices_.size() || error_with(more) >= error) return;
+      limits.macs += kTimeRounding;
+      for (const auto& choice : choices_) limits.macs -= time.at(choice.node);
+      auto more = choose(products, expected_errors(choices_, judged), limits, choices_);
+      if (more.size() == choices_.size()) return;
+      judged = judge_with(more);
+      if (worst_error_of(judged) >= error) return;
       choices_ = std::move(more);
     }
   }
@@ -235,16 +233,19 @@ class Fallback : public Remedy {
     return choices;
   }
 
-  double error_with(const std::vector<FallbackChoice>& choices) const {
-    return worst_error_of(evaluator_->judge(*draft_, assign_with(choices)));
+  TrialResult judge_with(const std::vector<FallbackChoice>& choices) const {
+    return choices.empty() ? evaluator_->judged(*draft_) : evaluator_->judge(*draft_, assign_with(choices));
   }
+
+  double error_with(const std::vector<FallbackChoice>& choices) const { return worst_error_of(judge_with(choices)); }
 
   // The errors of single values, in proportion, so that they add up to no less than the error of all together that is
   // left with these choices.
-  MarkErrors expected_errors(const std::vector<FallbackChoice>& choices = {}) const {
+  MarkErrors expected_errors() const { return expected_errors({}, evaluator_->judged(*draft_)); }
+
+  MarkErrors expected_errors(const std::vector<FallbackChoice>& choices, const TrialResult& judged) const {
     auto errors = draft_->sensitivities->errors;
-    const auto all =
-        errors_of(choices.empty() ? evaluator_->judged(*draft_) : evaluator_->judge(*draft_, assign_with(choices)));
+    const auto all = errors_of(judged);
     const auto sum = predicted_error(choices.empty() ? draft_->assignment.placement : place(nodes_of(choices)), errors);
     for (auto& [mark, of_points] : errors) {
       for (std::size_t i = 0; i < all.size(); ++i) {

@@ -434,6 +434,24 @@ TEST(Work, IsUnknownWithoutStaticShapes) {
   EXPECT_FALSE(work({"Relu", "r", {"x"}, {"y"}}, {}, types_of({{"x", {2, 8}}})));
 }
 
+std::vector<int> cuts_of(const std::string& turned_again, int end = 5) {
+  // Two weights of 1.2 MiB, the first turned before it is read; a number that is negated and read at the end.
+  const Model model =
+      make_model({{"Neg", "0", {"number"}, {"less"}},
+                  {"Transpose", "1", {"first"}, {"turned"}},
+                  {"MatMul", "2", {"x", "turned"}, {"a"}},
+                  {"MatMul", "3", {"a", "second"}, {"b"}},
+                  {"Mul", "4", {"b", turned_again}, {"y"}}},
+                 {floats("number", {1}, {2}), weight("first", {600, 512}), weight("second", {600, 512})});
+  return cuts_by_constants(model, Index(model), 3U << 19, 0, end);
+}
+
+TEST(Cuts, StandBetweenLargeConstantsAndNotBeforeWhatReadsThemTurned) {
+  EXPECT_EQ(cuts_of("less"), std::vector{3});
+  EXPECT_EQ(cuts_of("less", 3), std::vector<int>());
+  EXPECT_EQ(cuts_of("turned"), std::vector<int>());
+}
+
 std::uint64_t peak(const std::vector<Node>& nodes, const ValueTypes& types, const Workspace& workspace = {},
                    std::vector<onnx::Tensor> weights = {}) {
   const Model model = make_model(nodes, std::move(weights));

@@ -204,38 +204,41 @@ class Placer {
     }
   }
 
+  const Node* maker(const std::string& value) const {
+    const int producer = index_.producer(value);
+    return producer == graph::kNone ? nullptr : &model_.graph.nodes[static_cast<std::size_t>(producer)];
+  }
+
+  std::size_t position(const Node& node) const { return static_cast<std::size_t>(&node - model_.graph.nodes.data()); }
+
   // But for a constant that the type does not have, or by its operator.
   bool may_vanish(const std::string& value) const {
-    const int producer = index_.producer(value);
-    if (producer == graph::kNone) return false;
-    const auto& node = model_.graph.nodes[static_cast<std::size_t>(producer)];
-    if (graph::traits_of(node).counting == graph::Counting::moves) return may_vanish(node.inputs()[0]);
-    return reasons_[static_cast<std::size_t>(producer)] == kTooSmall || node.is("Softmax") || node.is("Sigmoid");
+    const Node* node = maker(value);
+    if (node == nullptr) return false;
+    if (graph::traits_of(*node).counting == graph::Counting::moves) return may_vanish(node->inputs()[0]);
+    return reasons_[position(*node)] == kTooSmall || node->is("Softmax") || node->is("Sigmoid");
   }
 
   // The reader, and what makes the numbers that it reads.
-  void keep_digits(const Node& reader, std::string value) {
-    const Node* node = &reader;
-    while (node != nullptr) {
-      const auto n = static_cast<std::size_t>(node - model_.graph.nodes.data());
-      if (placement_.selected[n]) {
-        placement_.selected[n] = false;
-        reasons_[n] = "numbers that the type makes zeros of would be a logarithm's, a root's or a divisor's";
-      }
-      if (node != &reader && graph::traits_of(*node).counting != graph::Counting::moves) return;
-      const int producer = index_.producer(node == &reader ? value : node->inputs()[0]);
-      node = producer == graph::kNone ? nullptr : &model_.graph.nodes[static_cast<std::size_t>(producer)];
+  void keep_digits(const Node& reader, const std::string& value) {
+    keep_digits(reader);
+    for (const Node* node = maker(value); node != nullptr; node = maker(node->inputs()[0])) {
+      keep_digits(*node);
+      if (graph::traits_of(*node).counting != graph::Counting::moves) return;
     }
+  }
+
+  void keep_digits(const Node& node) {
+    const auto n = position(node);
+    if (!placement_.selected[n]) return;
+    placement_.selected[n] = false;
+    reasons_[n] = "numbers that the type makes zeros of would be a logarithm's, a root's or a divisor's";
   }
 
   // Whether it is of the scale and the offset of a LayerNormalization in parts, which ONNX Runtime makes the operator
   // of: from opset 17 on that has one type.
   bool scales_norm(const Node& node) const {
     constexpr std::int64_t kOneType = 17;
-    const auto maker = [&](const std::string& value) -> const Node* {
-      const int producer = index_.producer(value);
-      return producer == graph::kNone ? nullptr : &model_.graph.nodes[static_cast<std::size_t>(producer)];
-    };
     const Node* step = model_.opset() >= kOneType ? &node : nullptr;
     while (step != nullptr && (step->is("Mul") || step->is("Add"))) {
       const auto constant = graph::float32_constant_step(model_, index_, *step);

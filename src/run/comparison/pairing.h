@@ -1,6 +1,7 @@
 // Pairs the values of two models that run at the same time.
 #pragma once
 
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -20,6 +21,7 @@ namespace detent::run {
 
 /// A result whose worst output is not this near to the float model's, in dB, is of no use.
 inline constexpr double kUselessDb = 6;
+inline const double kUselessError = std::pow(10, -kUselessDb / 10);  // as a share of the energy
 
 // Reasons why a quantized value differs from the float one, and the option that helps.
 

@@ -317,17 +317,18 @@ std::vector<Prover::Pair> Prover::run_on(const fs::path& file, data::Sample samp
 
 // The float model's results. What it cannot take is left out: then this says why.
 std::string Prover::run_float(std::vector<Pair>& pairs) const {
+  const auto guard = guard_options(options_);
   try {
-    if (auto model = onnx::read_model(options_.model); SegmentedRuns::suits(model, guard_options(options_).disk)) {
+    if (auto model = onnx::read_model(options_.model); SegmentedRuns::suits(model, guard.disk)) {
       const auto next = [&, at = pairs.begin()]() mutable -> std::optional<data::Sample> {
         if (at == pairs.end()) return std::nullopt;
         return data::Sample{at->where, at++->inputs};
       };
-      SegmentedRuns runs(*runtime_, std::move(model), guard_options(options_), options_.output.parent_path(), next);
+      SegmentedRuns runs(*runtime_, std::move(model), guard, options_.output.parent_path(), next);
       for (auto& pair : pairs) pair.expected = runs.next().value().results;
       return {};
     }
-    exec::GuardedSession session(*runtime_, options_.model, guard_options(options_));
+    exec::GuardedSession session(*runtime_, options_.model, guard);
     for (auto& pair : pairs) pair.expected = session.run(pair.inputs, pair.where);
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) throw;

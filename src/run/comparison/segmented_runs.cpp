@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -16,38 +15,7 @@ namespace detent::run {
 namespace {
 
 constexpr std::uint64_t kLargeWeights = std::uint64_t{256} << 20;
-constexpr std::uint64_t kDisk = std::uint64_t{1} << 30;           // is enough for what is between parts
-constexpr std::uint64_t kLargeConstant = std::uint64_t{1} << 20;  // smaller ones may wait with the samples
-
-// Before nodes with which the weights of a segment would become too many, and not between weights and what reads them
-// turned or converted.
-std::vector<int> cuts_by_weights(const onnx::Model& model, std::uint64_t most) {
-  const graph::Index index(model);
-  const auto inside = graph::cuts_inside_bodies(model);
-  std::vector<int> cuts;
-  std::set<std::string> turned;
-  int read_until = 0;
-  std::uint64_t bytes = 0;
-  for (int n = 0; n < static_cast<int>(model.graph.nodes.size()); ++n) {
-    const auto& node = model.graph.nodes[static_cast<std::size_t>(n)];
-    const auto more = graph::constant_bytes(model, index, node);
-    if (bytes > 0 && bytes + more > most && !inside[static_cast<std::size_t>(n)] && read_until < n) {
-      cuts.push_back(n);
-      bytes = 0;
-    }
-    bytes += more;
-    const auto& inputs = node.inputs();
-    const auto is_constant = [&](const auto& i) { return index.initializer(i) != graph::kNone || turned.contains(i); };
-    const auto is_turned = [&](const auto& i) { return turned.contains(i); };
-    const bool is_large = more >= kLargeConstant || std::any_of(inputs.begin(), inputs.end(), is_turned);
-    if (!is_large || !std::all_of(inputs.begin(), inputs.end(), is_constant)) continue;
-    for (const auto& output : node.outputs()) {
-      turned.insert(output);
-      for (const int reader : index.consumers(output)) read_until = std::max(read_until, reader);
-    }
-  }
-  return cuts;
-}
+constexpr std::uint64_t kDisk = std::uint64_t{1} << 30;  // is enough for what is between parts
 
 }  // namespace
 
@@ -74,7 +42,8 @@ SegmentedRuns::SegmentedRuns(const exec::Runtime& runtime, onnx::Model model, co
 
 void SegmentedRuns::run_all() {
   const auto types = exec::infer_value_types(runtime_, model_);
-  const auto cuts = cuts_by_weights(model_, weights_);
+  const graph::Index index(model_);
+  const auto cuts = graph::cuts_by_constants(model_, index, weights_, 0, static_cast<int>(model_.graph.nodes.size()));
   exec::Branch branch(runtime_, model_, types, cuts, &spool_,
                       {.session = {exec::SessionMode::lean, guard_.threads, guard_.stop},
                        .taps = {},
@@ -83,7 +52,6 @@ void SegmentedRuns::run_all() {
   lanes_.push_back(spool_.open("inputs"));
   outputs_.emplace_back();
   std::vector<std::vector<std::size_t>> made(cuts.size() + 1);
-  const graph::Index index(model_);
   for (std::size_t i = 0; i < model_.graph.outputs.size(); ++i) {
     const auto next = std::upper_bound(cuts.begin(), cuts.end(), index.producer(model_.graph.outputs[i].name));
     made[static_cast<std::size_t>(next - cuts.begin())].push_back(i);

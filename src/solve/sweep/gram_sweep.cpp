@@ -258,37 +258,16 @@ class Sweep {
   std::size_t samples_ = 0;
 };
 
-// More stages, where nodes of one read more than so many bytes of weights: before nodes that depend on the sample, each
-// with one, and not between a constant and what reads it turned or converted.
-std::vector<BlockStage> cut_by_weights(const onnx::Model& model, const graph::Index& index,
-                                       const std::vector<bool>& inside, std::uint64_t most,
+// More stages, where nodes of one read more than so many bytes of weights.
+std::vector<BlockStage> cut_by_weights(const onnx::Model& model, const graph::Index& index, std::uint64_t most,
                                        std::vector<BlockStage> stages) {
   std::vector<BlockStage> cut;
-  const auto& nodes = model.graph.nodes;
-  const auto depends = graph::depends_on_input(model, index);
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    const auto begin = static_cast<std::size_t>(stages[s].begin);
-    const std::size_t end = s + 1 < stages.size() ? static_cast<std::size_t>(stages[s + 1].begin) : nodes.size();
     const std::size_t first = cut.size();
-    cut.emplace_back().begin = stages[s].begin;
-    std::uint64_t bytes = 0;
-    bool any = false;
-    int read_until = 0;
-    for (std::size_t n = begin; n < end; ++n) {
-      const auto more = graph::constant_bytes(model, index, nodes[n]);
-      const bool may_begin = any && depends[n] && !inside[n] && read_until < static_cast<int>(n);
-      if (bytes > 0 && bytes + more > most && may_begin) {
-        cut.emplace_back().begin = static_cast<int>(n);
-        bytes = 0;
-        any = false;
-      }
-      bytes += more;
-      any = any || depends[n];
-      if (depends[n]) continue;
-      for (const auto& output : nodes[n].outputs()) {
-        for (const int reader : index.consumers(output)) read_until = std::max(read_until, reader);
-      }
-    }
+    const int begin = stages[s].begin;
+    const int end = s + 1 < stages.size() ? stages[s + 1].begin : static_cast<int>(model.graph.nodes.size());
+    cut.emplace_back().begin = begin;
+    for (const int n : graph::cuts_by_constants(model, index, most, begin, end)) cut.emplace_back().begin = n;
     for (auto& input : stages[s].inputs) {
       std::size_t at = cut.size() - 1;
       while (at > first && cut[at].begin > index.producer(input.value)) --at;
@@ -334,7 +313,7 @@ std::vector<BlockStage> block_stages(const onnx::Model& model, const quantizatio
     taken += bytes;
     stages.back().inputs.push_back(std::move(input));
   }
-  return cut_by_weights(model, index, inside, memory.weights, std::move(stages));
+  return cut_by_weights(model, index, memory.weights, std::move(stages));
 }
 
 std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& types,
