@@ -18,6 +18,7 @@
 #include "exec/session.h"
 #include "graph/execution.h"
 #include "graph/index.h"
+#include "graph/rewrites/rewrite.h"
 #include "onnx/bodies.h"
 #include "onnx/model.h"
 #include "onnx/write.h"
@@ -219,9 +220,7 @@ void probe_bodies(const PortsOf& ports_of, const onnx::Model& model, const Shape
   }
 }
 
-}  // namespace
-
-graph::ValueTypes infer_value_types(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes) {
+graph::ValueTypes types_of_loadable(const PortsOf& ports_of, const onnx::Model& model, const Shapes& input_shapes) {
   graph::ValueTypes types;
   // Values that follow from given shapes may be folded anywhere, for which the runtime needs all nodes.
   const bool in_parts = input_shapes.empty() && model.bodies.empty() && model.graph.nodes.size() > kNodesAtOnce;
@@ -229,6 +228,27 @@ graph::ValueTypes infer_value_types(const PortsOf& ports_of, const onnx::Model& 
     probe_with_sample_shapes(ports_of, model, input_shapes, types);
   graph::add_initializers(model, types);
   if (!model.bodies.empty()) probe_bodies(ports_of, model, input_shapes, types);
+  return types;
+}
+
+}  // namespace
+
+graph::ValueTypes infer_value_types(const PortsOf& ports_of, const onnx::Model& given, const Shapes& input_shapes) {
+  const auto& nodes = given.graph.nodes;
+  if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("Range"); }))
+    return types_of_loadable(ports_of, given, input_shapes);
+  auto model = given;
+  if (graph::give_ranges_scalars(model, {}).empty()) return types_of_loadable(ports_of, given, input_shapes);
+  auto types = types_of_loadable(ports_of, model, input_shapes);
+  const graph::Index added(model), known(given);
+  for (const auto& node : model.graph.nodes) {
+    for (const auto& value : node.outputs()) {
+      if (known.producer(value) == graph::kNone) types.erase(value);
+    }
+  }
+  std::erase_if(types, [&](const auto& entry) {
+    return added.initializer(entry.first) != graph::kNone && known.initializer(entry.first) == graph::kNone;
+  });
   return types;
 }
 

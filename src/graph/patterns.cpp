@@ -61,10 +61,12 @@ class Finder {
       const auto& node = model_.graph.nodes[n];
       if (node.op_type() == "GroupQueryAttention" && has_cache(node)) found_.push_back(cache_of(n));
     }
+    if (found_.empty()) find_joined();
     if (found_.empty())
-      throw bad_input(
-          fmt::format("model '{}' has no GroupQueryAttention with past and present keys", model_.path.string()),
-          "ONNX Runtime keeps a cache of fewer bits for this operator alone: leave out --kv-cache");
+      throw bad_input(fmt::format("model '{}' has no attention with past and present keys: no GroupQueryAttention, and "
+                                  "no Concat of an input and new keys whose result is an output",
+                                  model_.path.string()),
+                      "leave out --kv-cache");
     number_layers();
     return std::move(found_);
   }
@@ -74,16 +76,18 @@ class Finder {
     return !at(node.inputs(), kPastKey).empty() && !at(node.outputs(), kPresentKey).empty();
   }
 
-  Error unfit(const Node& node, const std::string& why) const {
-    return bad_input(fmt::format("model '{}': the cache of {} {}", model_.path.string(), node.label(), why),
+  Error unfit(const std::string& cache, const std::string& why) const {
+    return bad_input(fmt::format("model '{}': the cache {} {}", model_.path.string(), cache, why),
                      "leave out --kv-cache");
   }
+  Error unfit(const Node& node, const std::string& why) const { return unfit("of " + node.label(), why); }
 
   CachedAttention cache_of(std::size_t n) const {
     const auto& node = model_.graph.nodes[n];
     const auto* granularity = node.attribute("k_quant_type");
     if (granularity != nullptr && granularity->as_string() != "NONE") throw unfit(node, "is quantized already");
-    CachedAttention found{.node = n,
+    CachedAttention found{.key_node = n,
+                          .value_node = n,
                           .layer = -1,
                           .past_key = at(node.inputs(), kPastKey),
                           .past_value = at(node.inputs(), kPastValue),
@@ -162,6 +166,101 @@ class Finder {
       name = at(made.inputs(), 0);
     }
     return nullptr;
+  }
+
+  // A Concat of a graph input, which holds earlier keys or values, and of new ones.
+  struct Joined {
+    std::size_t node = 0;
+    std::int64_t layer = -1;
+    const onnx::ValueInfo* past = nullptr;
+    std::string present;
+  };
+
+  // Keys come before values in the inputs of all exporters.
+  void find_joined() {
+    std::vector<Joined> all;
+    for (const auto& input : model_.graph.inputs) {
+      const bool may_be = input.shape && input.shape->size() == 4 && is_float(input.type);
+      if (may_be && (input.name.starts_with("past") || is_joined(input))) all.push_back(joined(input));
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.layer < b.layer; });
+    for (std::size_t i = 0; i < all.size(); i += 2) {
+      const auto& keys = all[i];
+      if (i + 1 == all.size() || all[i + 1].layer != keys.layer)
+        throw unfit(fmt::format("'{}'", keys.past->name), "has no second input of its layer: keys go with values");
+      found_.push_back(pair(keys, all[i + 1]));
+    }
+  }
+
+  CachedAttention pair(const Joined& keys, const Joined& values) const {
+    const auto& shape = *keys.past->shape;
+    CachedAttention found{.key_node = keys.node,
+                          .value_node = values.node,
+                          .layer = keys.layer,
+                          .past_key = keys.past->name,
+                          .past_value = values.past->name,
+                          .present_key = keys.present,
+                          .present_value = values.present,
+                          .heads = shape[1].value,
+                          .head_size = shape[3].value};
+    const auto& inputs = model_.graph.nodes[keys.node].inputs();
+    const bool is_rotated = std::any_of(inputs.begin(), inputs.end(), [&](const auto& key) {
+      return key != found.past_key && (rotary_before(key) != nullptr || is_sum_of_products(key));
+    });
+    if (is_rotated) found.rotated = found.head_size - found.head_size % 2;
+    return found;
+  }
+
+  // x · cos + turned x · sin
+  bool is_sum_of_products(const std::string& value) const {
+    const int sum = index_.producer(value);
+    if (sum == kNone || !model_.graph.nodes[static_cast<std::size_t>(sum)].is("Add")) return false;
+    const auto& terms = model_.graph.nodes[static_cast<std::size_t>(sum)].inputs();
+    return std::all_of(terms.begin(), terms.end(), [&](const auto& term) {
+      const int maker = index_.producer(term);
+      return maker != kNone && model_.graph.nodes[static_cast<std::size_t>(maker)].is("Mul");
+    });
+  }
+
+  bool is_joined(const onnx::ValueInfo& input) const {
+    const auto& readers = index_.consumers(input.name);
+    return std::any_of(readers.begin(), readers.end(), [&](int reader) {
+      const auto& node = model_.graph.nodes[static_cast<std::size_t>(reader)];
+      return node.is("Concat") && !present_of(node.outputs()[0]).empty();
+    });
+  }
+
+  // The graph output that a value is, itself or by way of an Identity; empty: none.
+  std::string present_of(const std::string& value) const {
+    if (index_.is_output(value)) return value;
+    for (const int reader : index_.consumers(value)) {
+      const auto& node = model_.graph.nodes[static_cast<std::size_t>(reader)];
+      if (node.is("Identity") && index_.is_output(node.outputs()[0])) return node.outputs()[0];
+    }
+    return {};
+  }
+
+  Joined joined(const onnx::ValueInfo& input) const {
+    const auto cache = fmt::format("'{}'", input.name);
+    if (index_.is_output(input.name) || index_.is_captured(input.name))
+      throw unfit(cache, "is also an output, or read in a body");
+    Joined found{0, number_in(input.name, -1), &input, {}};
+    for (const int reader : index_.consumers(input.name)) {
+      const auto n = static_cast<std::size_t>(reader);
+      const auto& node = model_.graph.nodes[n];
+      if (node.is("Shape")) continue;
+      const auto axis = node.int_or("axis", 0);
+      if (!node.is("Concat") || !found.present.empty() || (axis != 2 && axis != -2))
+        throw unfit(cache, fmt::format("is read by {}: not by one Concat of its third axis alone", node.label()));
+      found.node = n;
+      found.present = present_of(node.outputs()[0]);
+      if (found.present.empty() || index_.is_captured(node.outputs()[0]))
+        throw unfit(cache, fmt::format("goes to {}, whose result is no output of the model", node.label()));
+    }
+    if (found.present.empty()) throw unfit(cache, "has no reader");
+    if (!(*input.shape)[1].is_static() || !(*input.shape)[3].is_static())
+      throw unfit(cache, "does not tell how many heads it has, and how long they are");
+    return found;
   }
 
   // Names without numbers, or with the same, count for nothing.

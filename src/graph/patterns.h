@@ -14,9 +14,10 @@ namespace detent::graph {
 
 // Where a decoder keeps the keys and values of earlier positions.
 
-/// A GroupQueryAttention that takes earlier keys and values from graph inputs and hands all of them to graph outputs.
+/// Earlier keys and values of a layer come from graph inputs, and all of them go to graph outputs.
 struct CachedAttention {
-  std::size_t node = 0;
+  /// What makes all keys and all values: one GroupQueryAttention, or a Concat each of the graph input and what is new.
+  std::size_t key_node = 0, value_node = 0;
   std::int64_t layer = 0;  // the number in the name of its keys; where there is none, its place in the model
   std::string past_key, past_value;
   std::string present_key, present_value;
@@ -24,10 +25,12 @@ struct CachedAttention {
   /// The first so many channels of a key are rotated by its position, two by two; 0: none.
   std::int64_t rotated = 0;
   bool neighbours = false;  // which two: neighbours, or else one from each half
+
+  bool is_joined() const { return key_node != value_node; }
 };
 
-/// In the order of the model. Throws bad_input where there is none, and where a cache has other readers, types or
-/// shapes than a quantized one can have.
+/// In the order of the model or, of joined ones, of their layers. Throws bad_input where there is none, and where a
+/// cache has other readers, types or shapes than a quantized one can have.
 std::vector<CachedAttention> cached_attentions(const onnx::Model& model);
 
 // What is added to attention scores before a Softmax so that it gives 0: -10000, -1e9, the lowest float, -infinity.

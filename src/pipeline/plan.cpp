@@ -587,7 +587,7 @@ void predict_form(Run& run, Forecast& forecast) {
 
 void predict_cache(Run& run, Forecast& forecast) {
   const auto& model = run.blocks ? run.blocks->draft().model : run.model;
-  (void)graph::cached_attentions(model);  // throws where the cache cannot be quantized
+  (void)run::quantizable_caches(model, run.options.kv_cache.type);  // throws where the cache cannot be quantized
   run.result.notes.emplace_back("what the samples take that give the cache its scales is not counted");
   if (run.blocks) return;
   forecast.plan.transformer = graph::find_transformer(model, graph::ValueTypes());

@@ -7,6 +7,7 @@ from pathlib import Path
 import graphs
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import support
 from failures import BAD_INPUT, USAGE, Place
@@ -114,3 +115,23 @@ def test_what_a_model_says_of_its_inputs_and_outputs_stays(options: list[str], t
     for port in (*written.input, *written.output):
         assert port.doc_string == f"what {port.name} holds" and port.type.denotation == "TENSOR", port
         assert port.type.tensor_type.shape.dim[0].denotation == "DATA_BATCH", port
+
+
+@pytest.mark.parametrize("options", [[], ["--shape", f"x:1x{LENGTH}x{WIDTH}"], ["--weights-only", "--float", 16]], ids=str)
+def test_ranges_of_lists_of_one_number(tmp_path: Path, options: list[object]) -> None:
+    """ONNX Runtime computes with such lists, but loads no model in which the limit follows from known shapes."""
+    b = graphs.Builder(3)
+    begin, one, axis = (b.constant(name, [n], np.int64) for name, n in (("begin", 0), ("one", 1), ("axis", 1)))
+    place = b.add("Range", begin, b.add("Gather", b.add("Shape", "x"), axis), one)
+    place = b.add("Unsqueeze", b.add("Cast", place, to=graphs.FLOAT), one)
+    h = b.add("MatMul", b.add("Add", "x", place), b.weight("w", WIDTH, WIDTH))
+    model, shape = tmp_path / "m.onnx", [1, "t", WIDTH]
+    onnx.save(b.model({"x": (graphs.FLOAT, shape)}, [b.add("MatMul", h, b.weight("v", WIDTH, WIDTH))]), model)
+    rng = np.random.default_rng(0)
+    data = save_samples(tmp_path / "data", [{"x": rng.normal(size=(1, LENGTH, WIDTH)).astype(np.float32)} for _ in range(4)])
+    support.quantize(model, tmp_path / "o.onnx", data, *options)
+    expected, found = (
+        ort.InferenceSession(path).run(None, support.load_samples(data)[0])[0] for path in (model, tmp_path / "o.onnx")
+    )
+    assert np.square(expected).sum() > 300 * np.square(expected - found).sum()
+    assert support.detent("plan", model, "--calibration-data", data, *options).returncode == 0

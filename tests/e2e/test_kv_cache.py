@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import decoders
+import graphs
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -260,12 +261,92 @@ def test_models_and_folders_without_such_a_cache(samples: Path, tmp_path: Path) 
     options = ["--preset", "none", "--kv-cache", "int8"]
     words = ("quantize", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibration-data", tmp_path / "x.npy")
     plain = support.detent(*words, *options)
-    assert "has no GroupQueryAttention with past and present keys" in plain.stderr
+    assert "has no attention with past and present keys" in plain.stderr
     folder = decoders.transformers_folder(tmp_path / "transformers")
     web = support.detent("quantize", folder, "-o", tmp_path / "out", "--calibration-data", samples, *options)
     assert "transformers.js" in web.stderr
     without = support.detent("quantize", folder / "onnx" / "model.onnx", "-o", tmp_path / "out.onnx", *options)
     assert "--kv-cache needs samples" in without.stderr
+
+
+HEADS, HEAD, WIDTH = 2, 32, 64
+PASTS = ("past_key_values.0.key", "past_key_values.0.value")
+
+
+def joined_decoder(path: Path) -> dict[str, np.ndarray]:
+    """Attention as exporters write it without an operator of its own: a Concat of earlier and new keys, and one of values."""
+    b = graphs.Builder(3)
+    weights = {name: b.rng.normal(0, 0.15, (WIDTH, WIDTH)).astype(np.float32) for name in ("q", "k", "v", "o")}
+    for name, weight in weights.items():
+        b.constant(name, weight)
+    parts, whole = b.constant("parts", [0, 0, HEADS, HEAD], np.int64), b.constant("whole", [0, 0, WIDTH], np.int64)
+    q, k, v = (b.add("Transpose", b.add("Reshape", b.add("MatMul", "x", n), parts), perm=[0, 2, 1, 3]) for n in ("q", "k", "v"))
+    turned = b.add("Mul", b.add("Neg", k), b.constant("sine", 0.6))
+    keys = b.add("Concat", PASTS[0], b.add("Add", b.add("Mul", k, b.constant("cosine", 0.8)), turned), name="present.0.key", axis=2)
+    values = b.add("Concat", PASTS[1], v, axis=-2)
+    present = b.add("Identity", values, name="present.0.value")
+    shares = b.add("Softmax", b.add("MatMul", q, b.add("Transpose", keys, perm=[0, 1, 3, 2])), axis=-1)
+    mixed = b.add("Transpose", b.add("MatMul", shares, values), perm=[0, 2, 1, 3])
+    logits = b.add("MatMul", b.add("Reshape", mixed, whole), "o", name="logits")
+    cache = (graphs.FLOAT, [1, HEADS, "past", HEAD])
+    inputs = {"x": (graphs.FLOAT, [1, "new", WIDTH]), PASTS[0]: cache, PASTS[1]: cache}
+    onnx.save(b.model(inputs, [logits, keys, present, b.add("Shape", PASTS[0])]), path)
+    return weights
+
+
+def joined_samples(folder: Path) -> list[np.ndarray]:
+    rng = np.random.default_rng(4)
+    rows = [rng.normal(size=(1, 24, WIDTH)).astype(np.float32) for _ in range(8)]
+    empty = np.zeros((1, HEADS, 0, HEAD), np.float32)
+    support.save_samples(folder, [{"x": row, PASTS[0]: empty, PASTS[1]: empty} for row in rows])
+    return rows
+
+
+@pytest.mark.parametrize("granularity", [[], ["--set", "kv-cache-per-channel"]], ids=["tensor", "channel"])
+@pytest.mark.parametrize("way", [["--preset", "none"], ["--weights-only", "--bits", 8, "--float", 16]], ids=["alone", "beside"])
+def test_caches_that_a_concat_joins(tmp_path: Path, granularity: list[object], way: list[object]) -> None:
+    weights = joined_decoder(tmp_path / "m.onnx")
+    rows = joined_samples(tmp_path / "data")
+    options = [*way, "--kv-cache", "int8", *granularity]
+    result = support.quantize(tmp_path / "m.onnx", tmp_path / "o.onnx", tmp_path / "data", *options)
+    session = ort.InferenceSession(tmp_path / "o.onnx", providers=["CPUExecutionProvider"])
+    assert [i.type for i in session.get_inputs()[1:]] == ["tensor(int8)"] * 2
+
+    def heads(row: np.ndarray, name: str) -> np.ndarray:
+        return (row @ weights[name]).reshape(1, -1, HEADS, HEAD).transpose(0, 2, 1, 3)
+
+    scales = [np.array(result["kv_scales"][0][part], np.float32) for part in ("keys", "values")]
+    if granularity:
+        scales = [scale.reshape(1, HEADS, 1, HEAD) for scale in scales]
+    row = rows[0]
+    made = [heads(row, "k") * np.float32(0.8) - heads(row, "k") * np.float32(0.6), heads(row, "v")]
+    stored = [np.clip(np.rint(value / scale), -128, 127) for value, scale in zip(made, scales, strict=True)]
+    assert all(0.5 < np.abs(value).max() / 127 <= 1.1 for value in stored)
+    cache = {name: np.zeros((1, HEADS, 0, HEAD), np.int8) for name in PASTS}
+    for begin, end in ((0, 10), (10, 11), (11, 24)):
+        logits, *present, shape = session.run(None, {"x": row[:, begin:end], **cache})
+        assert list(shape) == [1, HEADS, begin, HEAD]
+        cache = dict(zip(PASTS, present, strict=True))
+        for found, expected in zip(present, stored, strict=True):
+            assert found.dtype == np.int8
+            assert np.abs(found - expected[:, :, :end]).max() <= (3 if len(way) > 2 else 0)  # rounded weights
+        keys, values = (p.astype(np.float32) * scale for p, scale in zip(present, scales, strict=True))
+        scores = heads(row[:, begin:end], "q") @ keys.transpose(0, 1, 3, 2)
+        share = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = (share / share.sum(-1, keepdims=True)) @ values
+        expected = mixed.transpose(0, 2, 1, 3).reshape(1, -1, WIDTH) @ weights["o"]
+        np.testing.assert_allclose(logits, expected, atol=0.15 if len(way) > 2 else 1e-4)
+    verified = support.detent("verify", tmp_path / "m.onnx", tmp_path / "o.onnx", "--calibration-data", tmp_path / "data", "--json")
+    assert verified.returncode == 0, verified.stderr
+
+
+@pytest.mark.parametrize("kind", ["int4", "fp8"])
+def test_a_concat_joins_integers_of_8_bits_alone(tmp_path: Path, kind: str) -> None:
+    joined_decoder(tmp_path / "m.onnx")
+    joined_samples(tmp_path / "data")
+    options = ["--preset", "none", "--kv-cache", kind, "--calibration-data", tmp_path / "data"]
+    told = support.detent("quantize", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", *options)
+    assert told.returncode == 3 and "which only int8 can be" in told.stderr and "--kv-cache int8" in told.stderr, told.stderr
 
 
 def test_scale_files_replace_nothing_else(source: Path, samples: Path, tmp_path: Path) -> None:

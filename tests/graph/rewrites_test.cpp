@@ -100,6 +100,22 @@ TEST(RemoveIdentities, LeavesWhatDoesSomething) {
   EXPECT_NO_THROW(remove_identities(odd)) << "a node without outputs";
 }
 
+TEST(GiveRangesScalars, InPlaceOfListsOfOneNumber) {
+  auto model = make_model({Node("Range", "", {"zero", "n", "step"}, {"y"})}, {ints("zero", {0})}, 17,
+                          {value("n", {}, DataType::int64), value("step", {1}, DataType::int64)});
+  const ValueType number{DataType::int64, std::vector<onnx::Dim>{}};
+  const ValueTypes types{{"n", number}, {"step", {DataType::int64, std::vector<onnx::Dim>{{1, ""}}}}};
+  EXPECT_EQ(give_ranges_scalars(model, types).size(), 1U);
+  ASSERT_EQ(model.graph.nodes.size(), 3U);
+  const auto& inputs = model.graph.nodes[2].inputs();
+  EXPECT_EQ(inputs[1], "n");
+  EXPECT_EQ(inputs[0], model.graph.nodes[0].outputs()[0]);
+  EXPECT_EQ(inputs[2], model.graph.nodes[1].outputs()[0]);
+  EXPECT_EQ(model.graph.nodes[0].op_type(), "Reshape");
+  EXPECT_EQ(model.graph.nodes[1].op_type(), "Reshape");
+  EXPECT_TRUE(give_ranges_scalars(model, {{"n", number}, {inputs[0], number}, {inputs[2], number}}).empty());
+}
+
 TEST(ConstantNodes, TakesWhatIsSmallOrDoesNotGrow) {
   const std::int64_t large = 1 << 20;  // floats: 4 MiB
   const auto type = [](const std::vector<std::int64_t>& dims) {

@@ -521,4 +521,38 @@ void idle_casts_to_identities(onnx::Model& model, const ValueTypes& types) {
   }
 }
 
+namespace {
+
+class ScalarRanges : Rewriter {
+ public:
+  using Rewriter::Rewriter;
+
+  Notes run() {
+    std::size_t changed = 0;
+    rebuild([&](Node& node) {
+      if (!node.is("Range")) return false;
+      auto inputs = node.inputs();
+      for (auto& input : inputs) {
+        if (!is_number(input)) input = put(node, "Reshape", {input, add_ints(node.id() + "_no_axes", {})});
+      }
+      if (inputs == node.inputs()) return false;
+      node.set_inputs(std::move(inputs));
+      ++changed;
+      return false;
+    });
+    return finish(changed, fmt::format("numbers in place of lists of one number: inputs of {}",
+                                       count_with_noun(changed, "Range node")));
+  }
+
+ private:
+  bool is_number(const std::string& value) const {
+    if (const auto* given = constant(value)) return given->dims.empty();
+    return rank_of(types_, value) == 0U;
+  }
+};
+
+}  // namespace
+
+Notes give_ranges_scalars(onnx::Model& model, const ValueTypes& types) { return ScalarRanges(model, types).run(); }
+
 }  // namespace detent::graph

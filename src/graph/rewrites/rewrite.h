@@ -51,6 +51,10 @@ Notes drop_initializer_inputs(onnx::Model& model);
 /// Each CastLike becomes a Cast to the type that it is to be like, or an Identity where it has that type.
 void resolve_cast_likes(onnx::Model& model, const ValueTypes& types);
 
+/// Inputs of Range that may be lists of one number become numbers, as ONNX has them: the runtime computes with lists,
+/// but does not load a model in which they follow from known shapes.
+Notes give_ranges_scalars(onnx::Model& model, const ValueTypes& types);
+
 /// Identity, and Dropout outside of training, are removed where the names of graph inputs and outputs allow it.
 Notes remove_identities(onnx::Model& model);
 /// The same for products and quotients with 1, and sums and differences with 0.

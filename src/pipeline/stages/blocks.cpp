@@ -74,7 +74,8 @@ void BlockWork::fold_weights() {
 
 void BlockWork::place() {
   auto& model = draft_.model;
-  if (keeps_cache_in_bits()) (void)graph::cached_attentions(model);  // what cannot be is better known early
+  if (keeps_cache_in_bits())
+    (void)run::quantizable_caches(model, options_.kv_cache.type);  // what cannot be is better known early
   draft_.placement = place_default_blocks(model, options_, run_.result.transformer);
   if (const auto opset = draft_.needed_opset(options_.weights_only.form); opset > model.opset()) {
     run_.note(config::graph_notes(graph::upgrade_opset(model, {}, opset)));
@@ -365,7 +366,7 @@ const calibration::Statistics* BlockWork::extremes() const {
 std::string BlockWork::reason_against_proof() const {
   auto reason = draft_.reason_against_proof();
   if (!reason.empty() || !cache_ || !run_.runtime) return reason;
-  return run::reason_against_running(options_.kv_cache.type, run_.runtime->version());
+  return cache_->reason_against_running(run_.runtime->version());
 }
 
 std::string BlockWork::reason_against_running(const std::filesystem::path& file) const {

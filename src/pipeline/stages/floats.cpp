@@ -16,6 +16,7 @@
 #include "quantization/placement/selection.h"
 #include "run/collect.h"
 #include "run/files/outputs.h"
+#include "run/model/finish.h"
 #include "run/model/prepare.h"
 #include "run/samples/samples.h"
 #include "run/sweep_setup.h"
@@ -152,6 +153,34 @@ void convert_to_16_bits(Run& run) {
   run.result.floats = floats;
 }
 
+// Samples of the float model, for one whose cache has integers. What is in the cache of a sample was refused before.
+class SamplesOfIntegerCache final : public data::SampleSource {
+ public:
+  SamplesOfIntegerCache(std::unique_ptr<data::SampleSource> given, std::vector<data::InputSpec> inputs)
+      : given_(std::move(given)), inputs_(std::move(inputs)) {}
+
+  std::optional<data::Sample> next() override {
+    auto sample = given_->next();
+    if (sample) sample->inputs = run::with_cache_of(sample->inputs, inputs_);
+    return sample;
+  }
+  void rewind() override { given_->rewind(); }
+  void skip(std::size_t count) override { given_->skip(count); }
+  std::size_t sample_count() const override { return given_->sample_count(); }
+  std::vector<std::string> notes() const override { return given_->notes(); }
+
+ private:
+  std::unique_ptr<data::SampleSource> given_;
+  std::vector<data::InputSpec> inputs_;
+};
+
+std::unique_ptr<data::SampleSource> open_samples(const Run& run) {
+  auto inputs = run::input_specs(run.prepared.model);
+  if (run.options.kv_cache.type == KvCacheType::keep) return run.open_samples(std::move(inputs));
+  auto given = run.open_samples(run::input_specs(onnx::read_model(run.options.model)));
+  return std::make_unique<SamplesOfIntegerCache>(std::move(given), std::move(inputs));
+}
+
 }  // namespace
 
 void lower_rest(Run& run) {
@@ -205,7 +234,7 @@ void observe_floats(Run& run) {
     return;
   }
   auto& prepared = run.prepared;
-  const auto source = run.open_samples(run::input_specs(prepared.model));
+  const auto source = open_samples(run);
   auto types = run::static_types(prepared.types, prepared.model, *run.runtime, *source);
   const auto placement = observed(prepared);
   if (are_known(placement, work.known)) {

@@ -146,7 +146,7 @@ namespace {
 // Why ONNX Runtime's CPU cannot run the file, although others can; empty: it can.
 std::string excuse_of(Run& run) {
   std::string reason;
-  if (run.cache) reason = run::reason_against_running(run.options.kv_cache.type, run.runtime->version());
+  if (run.cache) reason = run.cache->cache.reason_against_running(run.runtime->version());
   if (run.blocks) reason = run.blocks->reason_against_proof();
   if (!reason.empty() || (run.blocks && !run.floats)) return reason;
   return run::reason_against_proof(run.options);

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 #include <unordered_set>
 #include <vector>
@@ -374,12 +376,40 @@ onnx::DataType stored_type(KvCacheType type) {
   return onnx::DataType::float8e4m3fn;
 }
 
-class Emitter {
+class CacheEmitter {
  public:
-  Emitter(onnx::Model& model, const KvCacheConfig& config) : model_(model), config_(config), index_(model) {}
+  CacheEmitter(onnx::Model& model, const KvCacheConfig& config) : model_(model), config_(config), index_(model) {}
 
   void emit(const graph::CachedAttention& cache, const KvScales& scales) {
-    auto& node = model_.graph.nodes[cache.node];
+    if (cache.is_joined()) {
+      join(cache.key_node, cache.past_key, cache.present_key, constant(cache.past_key + "_scale", cache, scales.keys));
+      join(cache.value_node, cache.past_value, cache.present_value,
+           constant(cache.past_value + "_scale", cache, scales.values));
+    } else {
+      attend(model_.graph.nodes[cache.key_node], cache, scales);
+    }
+    for (const auto& name : {cache.past_key, cache.past_value}) retype(model_.graph.inputs, name, cache);
+    for (const auto& name : {cache.present_key, cache.present_value}) retype(model_.graph.outputs, name, cache);
+  }
+
+  // Puts new nodes where they belong.
+  void finish() {
+    std::vector<Node> nodes;
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      auto& [before, after] = beside_[n];
+      std::move(before.begin(), before.end(), std::back_inserter(nodes));
+      nodes.push_back(std::move(model_.graph.nodes[n]));
+      std::move(after.begin(), after.end(), std::back_inserter(nodes));
+    }
+    model_.graph.nodes = std::move(nodes);
+  }
+
+ private:
+  struct Beside {
+    std::vector<Node> before, after;
+  };
+
+  void attend(Node& node, const graph::CachedAttention& cache, const KvScales& scales) {
     auto inputs = node.inputs();
     inputs.resize(std::max(inputs.size(), kValueScale + 1));
     inputs[kKeyScale] = constant(node.id() + "/k_scale", cache, scales.keys);
@@ -389,18 +419,75 @@ class Emitter {
     node.set_attribute(onnx::Attribute::of_string("k_quant_type", granularity));
     node.set_attribute(onnx::Attribute::of_string("v_quant_type", granularity));
     node.set_attribute(onnx::Attribute::of_int("kv_cache_bit_width", config_.type == KvCacheType::int4 ? 4 : 8));
-    for (const auto& name : {cache.past_key, cache.past_value}) retype(model_.graph.inputs, name, cache);
-    for (const auto& name : {cache.present_key, cache.present_value}) retype(model_.graph.outputs, name, cache);
   }
 
- private:
+  // New positions are rounded before they join the earlier ones; what reads all positions reads floats.
+  void join(std::size_t n, const std::string& past, const std::string& present, const std::string& scale) {
+    const auto input = std::find_if(model_.graph.inputs.begin(), model_.graph.inputs.end(),
+                                    [&](const auto& value) { return value.name == past; });
+    const auto type = input->type;
+    auto& node = model_.graph.nodes[n];
+    auto inputs = node.inputs();
+    for (auto& value : inputs) {
+      if (value != past) value = integers(beside_[n].before, value, type, scale);
+    }
+    node.set_inputs(std::move(inputs));
+    const auto all = node.outputs()[0];
+    const auto read = floats(beside_[n].after, all, type, scale);
+    for (const int reader : index_.consumers(all)) {
+      auto& other = model_.graph.nodes[static_cast<std::size_t>(reader)];
+      if (other.is("Shape") || other.outputs()[0] == present) continue;
+      auto names = other.inputs();
+      std::replace(names.begin(), names.end(), all, read);
+      other.set_inputs(std::move(names));
+    }
+    std::erase_if(model_.graph.value_infos, [&](const auto& value) { return value.name == all; });
+  }
+
+  std::string integers(std::vector<Node>& nodes, std::string value, DataType type, const std::string& scale) {
+    if (type != DataType::float32) value = cast(nodes, value, DataType::float32);
+    if (config_.per_channel) value = add(nodes, "Div", {value, scale});
+    return add(nodes, "QuantizeLinear", {value, config_.per_channel ? one() : scale, zero()});
+  }
+
+  std::string floats(std::vector<Node>& nodes, const std::string& all, DataType type, const std::string& scale) {
+    auto value = add(nodes, "DequantizeLinear", {all, config_.per_channel ? one() : scale, zero()});
+    if (config_.per_channel) value = add(nodes, "Mul", {value, scale});
+    return type == DataType::float32 ? value : cast(nodes, value, type);
+  }
+
+  std::string cast(std::vector<Node>& nodes, const std::string& value, DataType to) {
+    return add(nodes, "Cast", {value}, {onnx::Attribute::of_int("to", static_cast<std::int64_t>(to))});
+  }
+
+  std::string add(std::vector<Node>& nodes, const char* op_type, std::vector<std::string> inputs,
+                  std::vector<onnx::Attribute> attributes = {}) {
+    auto name = index_.fresh_name(fmt::format("{}/{}", inputs.front(), op_type));
+    nodes.emplace_back(op_type, name, std::move(inputs), std::vector{name}, std::move(attributes));
+    return name;
+  }
+
+  // Scales of one number stand in front of QuantizeLinear as they are, those of channels in a Div before it: it takes
+  // a list along one axis alone.
+  const std::string& one() { return shared(one_, "cache_scale_one", DataType::float32, std::vector{1.0F}); }
+  const std::string& zero() { return shared(zero_, "cache_zero_point", DataType::int8, std::vector<std::int8_t>{0}); }
+
+  template <class T>
+  const std::string& shared(std::string& name, const char* wanted, DataType type, const std::vector<T>& value) {
+    if (!name.empty()) return name;
+    name = index_.fresh_name(wanted);
+    model_.graph.initializers.push_back(onnx::make_tensor<T>(name, type, {}, std::span(value)));
+    return name;
+  }
+
   std::string constant(const std::string& wanted, const graph::CachedAttention& cache,
                        const std::vector<float>& scales) {
     const auto name = index_.fresh_name(wanted);
-    std::vector<std::int64_t> dims{1};
+    std::vector<std::int64_t> dims;
+    if (!cache.is_joined()) dims = {1};
     if (config_.per_channel) dims = {1, cache.heads, 1, cache.head_size};
     model_.graph.initializers.push_back(
-        onnx::make_tensor<float>(name, onnx::DataType::float32, std::move(dims), std::span(scales)));
+        onnx::make_tensor<float>(name, DataType::float32, std::move(dims), std::span(scales)));
     return name;
   }
 
@@ -417,6 +504,8 @@ class Emitter {
   onnx::Model& model_;
   const KvCacheConfig& config_;
   graph::Index index_;
+  std::map<std::size_t, Beside> beside_;  // by node
+  std::string one_, zero_;
 };
 
 }  // namespace
@@ -426,8 +515,9 @@ Emitted emit_kv_cache(FloatModel given, const Assignment& assignment) {
   const auto& [config, scales] = assignment.cache;
   const auto caches = graph::cached_attentions(model);
   if (caches.size() != scales.size()) throw internal_error("scales of another number of layers");
-  Emitter emitter(model, config);
+  CacheEmitter emitter(model, config);
   for (std::size_t i = 0; i < caches.size(); ++i) emitter.emit(caches[i], scales[i]);
+  emitter.finish();
   if (config.type == KvCacheType::float8e4m3fn && model.ir_version < kIrOfFloat8) model.set_ir_version(kIrOfFloat8);
   return {std::move(model), {}, {}};
 }

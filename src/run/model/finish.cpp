@@ -109,21 +109,23 @@ std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& conf
 
 namespace {
 
-// Keys and values of each layer, one after another. What nodes stand for attention is the same in both models, but the
-// values that they make may have been renamed.
-std::vector<calibration::CacheValue> watched(const onnx::Model& model, const onnx::Model& running,
+// Keys and values of each layer, one after another. Both models have the same outputs, but what makes them may have
+// been renamed, and may be cast.
+std::vector<calibration::CacheValue> watched(const onnx::Model& running,
                                              const std::vector<graph::CachedAttention>& caches) {
-  std::vector<const onnx::Node*> nodes;
-  for (const auto& node : running.graph.nodes) nodes.push_back(&node);
-  std::erase_if(nodes, [](const auto* node) { return node->op_type() != "GroupQueryAttention"; });
+  const graph::Index index(running);
+  const auto maker = [&](std::string value) {
+    for (int n = index.producer(value); n != graph::kNone; n = index.producer(value)) {
+      const auto& node = running.graph.nodes[static_cast<std::size_t>(n)];
+      if (!node.is("Cast") && !node.is("Identity")) break;
+      value = node.inputs()[0];
+    }
+    return value;
+  };
   std::vector<calibration::CacheValue> values;
-  std::size_t before = 0, attentions = 0;
   for (const auto& cache : caches) {
-    for (; before < cache.node; ++before)
-      attentions += static_cast<std::size_t>(model.graph.nodes[before].op_type() == "GroupQueryAttention");
-    const auto& outputs = nodes.at(attentions)->outputs();
-    values.push_back({outputs.at(1), cache.heads, cache.head_size, cache.rotated, cache.neighbours});
-    values.push_back({outputs.at(2), cache.heads, cache.head_size});
+    values.push_back({maker(cache.present_key), cache.heads, cache.head_size, cache.rotated, cache.neighbours});
+    values.push_back({maker(cache.present_value), cache.heads, cache.head_size});
   }
   return values;
 }
@@ -137,9 +139,9 @@ bool is_of_another_cache(const data::Array& array, const data::InputSpec& spec) 
 
 KvCacheRun::KvCacheRun(const onnx::Model& model, const onnx::Model& running, const KvCacheConfig& config)
     : config_(config),
-      caches_(graph::cached_attentions(model)),
-      observer_(watched(model, running, caches_), config.per_channel) {
-  for (const auto& value : watched(model, running, caches_)) values_.push_back(value.value);
+      caches_(quantizable_caches(model, config.type)),
+      observer_(watched(running, caches_), config.per_channel) {
+  for (const auto& value : watched(running, caches_)) values_.push_back(value.value);
 }
 
 void KvCacheRun::apply(onnx::Model& emitted, QuantizeResult& result) const {
@@ -151,6 +153,19 @@ void KvCacheRun::apply(onnx::Model& emitted, QuantizeResult& result) const {
   quantization::Assignment assignment;
   assignment.cache = {config_, result.kv_scales};
   emitted = quantization::emit_kv_cache({std::move(emitted)}, assignment).model;
+}
+
+std::string KvCacheRun::reason_against_running(const std::string& runtime_version) const {
+  return caches_.front().is_joined() ? "" : run::reason_against_running(config_.type, runtime_version);
+}
+
+std::vector<graph::CachedAttention> quantizable_caches(const onnx::Model& model, KvCacheType type) {
+  auto caches = graph::cached_attentions(model);
+  if (caches.front().is_joined() && type != KvCacheType::int8)
+    throw bad_input(fmt::format("model '{}': a Concat joins the earlier keys to new ones, which only int8 can be",
+                                model.path.string()),
+                    "give --kv-cache int8");
+  return caches;
 }
 
 void check_scale_file(const std::filesystem::path& path) {

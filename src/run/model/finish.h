@@ -62,13 +62,16 @@ std::optional<Options> with_kept_floats(const onnx::Model& model, const Options&
 
 class KvCacheRun {
  public:
-  /// Of the model as it will be quantized, and of the same model as it runs: in float32. Throws bad_input where its
-  /// cache cannot be quantized.
+  /// Of the model as it will be quantized, and of the same model as it runs: in float32. Throws what
+  /// quantizable_caches() throws.
   KvCacheRun(const onnx::Model& model, const onnx::Model& running, const KvCacheConfig& config);
 
   /// What the observer listens to, of the model as it runs.
   const std::vector<std::string>& values() const { return values_; }
   calibration::CacheObserver& observer() { return observer_; }
+
+  /// Why the quantized model cannot run in a version of ONNX Runtime on a CPU; empty: it can.
+  std::string reason_against_running(const std::string& runtime_version) const;
 
   /// Puts the scales into the model that is to be written, and tells of them.
   void apply(onnx::Model& emitted, QuantizeResult& result) const;
@@ -88,7 +91,9 @@ void check_scale_file(const std::filesystem::path& path);
 /// Writes scales in the form that the model builder of onnxruntime-genai reads as kv_cache_scale_file.
 void write_scale_file(const std::filesystem::path& path, const std::vector<KvScales>& scales);
 
-/// Why the model with this cache cannot run in a version of ONNX Runtime on a CPU; empty: it can.
+/// graph::cached_attentions(), where they can have such a type. Throws bad_input where they cannot.
+std::vector<graph::CachedAttention> quantizable_caches(const onnx::Model& model, KvCacheType type);
+/// Why GroupQueryAttention with this cache cannot run in a version of ONNX Runtime on a CPU; empty: it can.
 std::string reason_against_running(KvCacheType type, const std::string& runtime_version);
 
 /// Whether something is in a cache that `specs` have in another type. Inputs are in their order.

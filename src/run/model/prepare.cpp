@@ -357,6 +357,7 @@ constexpr Pass kPasses[] = {
     {"idle-casts", always, on<graph::idle_casts_to_identities>},
     {"raise-opset", always, raise_opset, changed},
     {"cast-likes", always, on<graph::resolve_cast_likes>},
+    {"ranges", always, on<graph::give_ranges_scalars>, changed},
     {"identities", always, on<graph::remove_identities>},
     {"einsums-with-weights", quantizes, write_einsums_with_weights, inferred},
     {"constants", always, compute_constants, changed},
