@@ -363,3 +363,24 @@ def test_dynamic_scales_are_taken_where_they_are_faster(tmp_path: Path) -> None:
     slow = types(dynamic=1100.0, float=10.0)
     assert not {"QuantizeLinear", "DynamicQuantizeLinear"} & slow
     assert "Cast" in slow  # weights of 8 bits all the same
+
+
+def test_loops_end_as_the_sample_ends_them(tmp_path: Path) -> None:
+    """With made-up ranges the state would never reach what ends the loop."""
+    b, body = graphs.Builder(5), graphs.Builder(6)
+    larger = body.add("Add", body.add("MatMul", "state", body.constant("same", np.eye(256))), body.constant("step", 100))
+    goes_on = body.add("Less", body.add("ReduceMax", larger, keepdims=0), body.constant("most", 1000))
+    info = onnx.helper.make_tensor_value_info
+    inputs = [info("i", graphs.INT64, []), info("before", onnx.TensorProto.BOOL, []), info("state", graphs.FLOAT, [64, 256])]
+    outputs = [info(goes_on, onnx.TensorProto.BOOL, []), info(larger, graphs.FLOAT, [64, 256])]
+    graph = onnx.helper.make_graph(body.nodes, "body", inputs, outputs, body.initializers)
+    start = b.add("MatMul", "x", b.weight("w", 256, 256))
+    times, yes = b.constant("times", 5000, np.int64), b.constant("yes", True, np.bool_)
+    end = b.add("Loop", times, yes, start, body=graph, name="loop")
+    model, table = tmp_path / "m.onnx", tmp_path / "kernels.json"
+    onnx.save(b.model({"x": (graphs.FLOAT, [64, 256])}, [b.add("MatMul", end, b.weight("v", 256, 256))]), model)
+    rng = np.random.default_rng(0)
+    data = support.save_samples(tmp_path / "data", [{"x": rng.normal(size=(64, 256)).astype(np.float32)} for _ in range(2)])
+    quantize(model, tmp_path / "q.onnx", data, table, "--bench")
+    (choice,) = json.loads(table.read_text())["models"].values()
+    assert choice["integers"] < 50 * choice["float"]  # 5000 steps in place of 10 take 500 times as long

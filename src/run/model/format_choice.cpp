@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "config/presets.h"
 #include "exec/guarded_session.h"
+#include "graph/decisions.h"
 #include "graph/execution.h"
 #include "graph/index.h"
 #include "graph/traits.h"
@@ -25,6 +26,7 @@
 #include "quantization/placement/selection.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
+#include "run/collect.h"
 #include "run/comparison/latency.h"
 #include "run/comparison/proof.h"
 #include "run/files/outputs.h"
@@ -216,6 +218,23 @@ std::map<std::string, double> shares_of_time(const Decision& decision) {
   return shares;
 }
 
+// The first sample, which is at hand.
+class OneSample final : public data::SampleSource {
+ public:
+  explicit OneSample(const std::vector<data::Array>& inputs) : inputs_(inputs) {}
+
+  std::optional<data::Sample> next() override {
+    return std::exchange(is_read_, true) ? std::nullopt : std::optional<data::Sample>({"the first sample", inputs_});
+  }
+  void rewind() override { is_read_ = false; }
+  std::size_t sample_count() const override { return 1; }
+  std::vector<std::string> notes() const override { return {}; }
+
+ private:
+  const std::vector<data::Array>& inputs_;
+  bool is_read_ = false;
+};
+
 class ChoiceBySpeed {
  public:
   ChoiceBySpeed(const Prepared& prepared, const speed::TimedModel& subject, const std::vector<bool>& candidates,
@@ -276,13 +295,16 @@ class ChoiceBySpeed {
   Decision decide() {
     const speed::SpeedGoal goal{options_.optimize_for, options_.size_worth};
     const speed::TimesOf times = [&](std::size_t i) { return table_.find(kernels_[i]); };
-    const auto key = key_of_choice(subject_, candidates_, kernels_, goal);
+    const bool by_values = computes_by_values();
+    const auto key = key_of_choice(subject_, candidates_, kernels_, goal, by_values);
     if (const auto* known = table_.find_choice(key)) return *known;
     auto faster = speed::faster_in_float(subject_, candidates_, times, goal);
     const bool tries = !faster.size_decides && faster.seconds > 0 && tries_models();
     if (tries) {
       const auto samples = one_sample(*source_);
-      faster = choose_by_trials({prepared_, subject_, candidates_, options_, runtime_, samples, scratch_}, times, goal);
+      const auto ranges = by_values ? ranges_of(samples.front()) : calibration::Ranges();
+      faster = choose_by_trials({prepared_, subject_, candidates_, options_, runtime_, samples, scratch_, ranges},
+                                times, goal);
     }
     Decision decision{{}, faster.seconds, faster.seconds_on_integers, faster.seconds_in_float, faster.seconds_dynamic};
     for (const auto n : faster.nodes) decision.in_float.push_back(nodes_[n].id());
@@ -295,6 +317,25 @@ class ChoiceBySpeed {
       if (const auto* kept = table_.find_choice(key)) return *kept;  // another process may have been first
     }
     return decision;
+  }
+
+  // Whether how much is computed depends on values.
+  bool computes_by_values() const {
+    using enum graph::DecisionKind;
+    const bool loops = std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node.is("Loop"); });
+    return loops || !graph::find_decisions(subject_.model, prepared_.types, sizes).empty();
+  }
+
+  // With made-up ranges a loop may go on to its end, and sounds may last for hours.
+  calibration::Ranges ranges_of(const std::vector<data::Array>& sample) const {
+    OneSample source(sample);
+    const Context context{.runtime = runtime_, .resources = {}, .directory = {}, .threads = options_.threads};
+    const auto seen = collect(context, prepared_, place_qdq_pairs(prepared_, options_.config), source, {});
+    calibration::Ranges ranges;
+    for (const auto& [value, summary] : seen.tensors) {
+      if (summary.has_values()) ranges[value] = {summary.extremes.lowest(), summary.extremes.highest()};
+    }
+    return ranges;
   }
 
   const Prepared& prepared_;

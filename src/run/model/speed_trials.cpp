@@ -188,7 +188,10 @@ class Trials {
     const auto& config = trials_.options.config;
     auto placement = place_qdq_pairs(trials_.prepared, config, {AccuracyFallback::float32, in_float});
     quantization::Proposals proposals;
-    for (const auto& value : placement.to_observe()) proposals.ranges[value] = {made_up_range(value), {}};
+    for (const auto& value : placement.to_observe()) {
+      const auto known = trials_.ranges.find(value);
+      proposals.ranges[value] = {known == trials_.ranges.end() ? made_up_range(value) : known->second, {}};
+    }
     for (const auto& [value, range] : placement.fixed_ranges) proposals.ranges[value] = {range, {}};
     proposals.constants = quantization::scan_weights(model, placement, true);
     const auto assignment = quantization::assign(model, std::move(placement), proposals, config);
@@ -302,10 +305,10 @@ std::string key_of_model(const onnx::Model& model, const std::vector<data::Array
 }
 
 std::string key_of_choice(const speed::TimedModel& subject, const std::vector<bool>& candidates,
-                          const std::vector<std::string>& kernels, const speed::SpeedGoal& goal) {
+                          const std::vector<std::string>& kernels, const speed::SpeedGoal& goal, bool by_values) {
   Hasher hasher;
   const auto add = [&](const std::string& text) { hasher.add(text + '\n'); };
-  add(fmt::format("{} {}", static_cast<int>(goal.optimize_for), goal.size_worth));
+  add(fmt::format("{} {}{}", static_cast<int>(goal.optimize_for), goal.size_worth, by_values ? " by values" : ""));
   const auto& nodes = subject.model.graph.nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     add_node(hasher, nodes[n]);

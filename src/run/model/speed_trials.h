@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "calibration/statistics.h"
 #include "data/sample.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
@@ -22,12 +23,14 @@ struct SpeedTrials {
   const exec::Runtime& runtime;
   const std::vector<std::vector<data::Array>>& samples;  // that the models run on
   const std::filesystem::path& scratch;                  // for working files
+  /// Of activations, where how much the model computes depends on its values; empty: they are made up.
+  const calibration::Ranges& ranges;
 };
 
 /// Times the model in float, on integers, and as the times of single operators say (`times`, null where one is not
 /// known); what operators and conversions took there corrects these times, and the choice is made again, at most three
-/// times. Returns the fastest of all that were tried, by the processor's time of the shortest run on one thread; ranges
-/// of activations are made up. Throws what Session throws.
+/// times. Returns the fastest of all that were tried, by the processor's time of the shortest run on one thread. Throws
+/// what Session throws.
 speed::FasterInFloat choose_by_trials(const SpeedTrials& trials, const speed::TimesOf& times,
                                       const speed::SpeedGoal& goal);
 
@@ -39,7 +42,8 @@ double seconds_of_model(const onnx::Model& model, const exec::Runtime& runtime,
 std::string key_of_model(const onnx::Model& model, const std::vector<data::Array>& sample);
 
 /// Names what the choice depends on: operators, shapes and options, not the values of weights.
+/// `by_values`: what is computed depends on values.
 std::string key_of_choice(const speed::TimedModel& subject, const std::vector<bool>& candidates,
-                          const std::vector<std::string>& kernels, const speed::SpeedGoal& goal);
+                          const std::vector<std::string>& kernels, const speed::SpeedGoal& goal, bool by_values);
 
 }  // namespace detent::run
