@@ -84,7 +84,7 @@ const std::vector<Format>& formats() {
        "weights and activations in float8e4m3fn",
        {{"weight-type", "float8e4m3fn", "", {"float8e5m2"}},
         {"activation-type", "float8e4m3fn", "", {"float8e5m2"}},
-        {"preset", "plain", ""}}},
+        {"preset", "floats", "", {"plain"}}}},
       {"mxfp8", "weights in blocks of FP8 with a common exponent", floats_in_blocks("float8e4m3fn", "float8e8m0")},
       {"mxfp4", "weights in blocks of FP4 with a common exponent", floats_in_blocks("float4e2m1", "float8e8m0")},
       {"nvfp4", "weights in blocks of FP4 with FP8 scales", floats_in_blocks("float4e2m1", "float8e4m3fn")},

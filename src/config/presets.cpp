@@ -26,6 +26,12 @@ QuantConfig balanced_format() {
   return format;
 }
 
+QuantConfig small_floats_format() {
+  QuantConfig format;
+  format.preset = "floats";
+  return format;
+}
+
 QuantConfig unquantized_format() {
   QuantConfig format;
   format.preset = "none";
@@ -63,6 +69,11 @@ const std::vector<Preset>& presets() {
       {.name = "plain",
        .help = "all that ONNX Runtime's quantize_static quantizes, with the same bits",
        .format = plain_format()},
+      {.name = "floats",
+       .help = "8-bit floats, and float32 where they do harm",
+       .format = small_floats_format(),
+       .integer_chains_only = true,
+       .measures_accuracy = true},
       {.name = "none",
        .help = "nothing is quantized; with --float",
        .format = unquantized_format(),
@@ -210,7 +221,8 @@ void resolve(Options& options, const std::vector<std::string_view>& user_gave, C
   auto& blocks = options.weights_only;
   const bool has_floats = is_float(options.config.weight_type) || is_float(options.config.activation_type);
   const bool by_format = has_floats || options.config.block_float != BlockFloat::none;
-  if (by_format && !in_16_bits && !has(given, "config.preset")) options.config.preset = "plain";
+  if (by_format && !in_16_bits && !has(given, "config.preset"))
+    options.config.preset = has_floats && !blocks.enabled ? "floats" : "plain";
   const bool has_operator = !has_floats && blocks.scale_type == ScaleType::as_weight;
   if (blocks.enabled && !has_operator && !has(given, "weights_only.form")) blocks.form = WeightForm::qdq;
   check_given(options, user_gave);
@@ -219,7 +231,7 @@ void resolve(Options& options, const std::vector<std::string_view>& user_gave, C
   base.config = preset(options.config).format;
   base.config.target = options.config.target;
   base.method = preset(options.config).method;
-  if (has(given, "method.method")) base.accuracy.other_methods.clear();
+  if (has(given, "method.method") || has_floats) base.accuracy.other_methods.clear();
   take(base, options, given, command);
 }
 
@@ -311,7 +323,7 @@ bool tries_stored_weights(const QuantizeOptions& options) {
 
 bool may_tune(const QuantizeOptions& options) {
   const auto& accuracy = options.accuracy;
-  return options.finetune.solver == WeightSolver::automatic && may_measure_accuracy(options) &&
+  return !is_float(options.config.weight_type) && options.finetune.solver == WeightSolver::automatic && may_measure_accuracy(options) &&
          accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options);
 }
 

@@ -215,6 +215,9 @@ bool not_symmetric_powers_of_two(const Options& o) { return !(powers_of_two(o) &
 // Presets and targets.
 bool quantizes(const Options& o) { return preset(o.config).quantizes; }
 bool quantizes_nothing(const Options& o) { return !quantizes(o); }
+bool has_preset_of_floats(const Options& o) { return o.config.preset == "floats"; }
+bool preset_is_of_integers(const Options& o) { return o.config.preset == "balanced"; }
+bool weights_are_integers(const Options& o) { return !is_float(o.config.weight_type); }
 bool preset_measures(const Options& o) { return preset(o.config).measures_accuracy; }
 bool preset_does_not_measure(const Options& o) { return !preset_measures(o); }
 bool is_no_preset_of_formats(const Options& o) { return preset_measures(o) || quantizes_nothing(o); }
@@ -410,9 +413,13 @@ const Conflict kConflicts[] = {
     {kNotBlocks, always, one_is_float,
      "--activation-type {activation-type} and --weight-type {weight-type} do not go together",
      "give floating-point types for both, or --weights-only for weights alone"},
-    {kNotBlocks, any_is_float, preset_measures,
-     "--preset {preset} measures what integers do to a model, and --weight-type {weight-type} is none",
-     "give --preset plain, or leave it out"},
+    {kNotBlocks, any_is_float, preset_is_of_integers,
+     "--preset {preset} is for integers, and --weight-type {weight-type} is none",
+     "give --preset floats or plain, or leave it out"},
+    {kNotBlocks, has_preset_of_floats, weights_are_integers, "--preset floats is for floats of 8 bits",
+     "give --format fp8, or another preset"},
+    {kNotBlocks, any_is_float, falls_back_to_other_types, "--accuracy-fallback int16 is for integers",
+     "leave it out: what 8-bit floats do harm to stays in float32"},
     {kNotBlocks, any_is_float, writes_qoperators, "--quant-format qoperator has no operators on 8-bit floats",
      "leave it out"},
     {kNotBlocks, any_is_float, range_is_reduced, "--set weight-range=reduced needs integer weights", "leave it out"},

@@ -133,7 +133,8 @@ class Fallback : public Remedy {
     const auto& prepared = draft_->prepared;
     const auto& config = evaluator_->options().config;
     const bool by_size =
-        config::target(config).is_ort_cpu && onnx::bits_of(quantization::data_type(config.activation_type)) > 8;
+        is_float(config.activation_type) ||
+        (config::target(config).is_ort_cpu && onnx::bits_of(quantization::data_type(config.activation_type)) > 8);
     const auto all = static_cast<double>(graph::constant_bytes(prepared.model));
     for (auto& product : workload.products) {
       const auto& node = prepared.model.graph.nodes[product.node];

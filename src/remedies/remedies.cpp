@@ -124,7 +124,8 @@ void record_accuracy(Draft& draft, Evaluator& evaluator) {
       workload_of(draft.prepared, index, types, run::place_qdq_pairs(draft.prepared, evaluator.options().config), all);
   result.integer_macs = 1 - workload.others + recurrent_macs(draft.prepared, index, types, evaluator.options().config);
   for (const auto& node : result.float_nodes) *result.integer_macs -= node.macs_share;
-  if (!workload.is_known) result.integer_macs.reset();
+  const bool integers = !is_float(evaluator.options().config.activation_type);
+  if (!workload.is_known || !integers) result.integer_macs.reset();
   result.wide_macs = macs_of_16_bits(model, index, workload, draft.assignment.placement);
   if (draft.sensitivities) name_worst(draft, evaluator, index, workload);
   draft.front_end_left = front_end_left(draft, evaluator, index, workload);
@@ -247,13 +248,14 @@ std::string note_on_remaining_error(const Draft& draft, const QuantizeOptions& o
   const auto& accuracy = options.accuracy;
   if (accuracy.target || accuracy.sensitivity != SensitivityMode::automatic || result.sqnr_db >= kNearDb) return {};
   const bool tuned = result.tuned && result.tuned->kept;
+  const bool integers = !is_float(options.config.weight_type);
   std::string text = fmt::format(
       "SQNR is {:.1f} dB with {} activations and {} weights{}: {:.0f} % of the error {} from weights{}, {:.0f} % from "
       "activations{}",
       result.sqnr_db, word(options.config.activation_type), word(options.config.weight_type),
       tuned ? "; before GPTQ" : "", 100 * result.weights_share, tuned ? "came" : "comes",
-      result.tuned ? "" : " (--finetune gptq lowers it)", 100 * (1 - result.weights_share),
-      accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16 lowers it)" : "");
+      result.tuned || !integers ? "" : " (--finetune gptq lowers it)", 100 * (1 - result.weights_share),
+      integers && accuracy.fallback == AccuracyFallback::float32 ? " (--accuracy-fallback int16 lowers it)" : "");
   for (const auto& node : draft.worst_left) {
     text += fmt::format("; {} makes up to {:.0f} % of an output's error", node.node, 100 * node.error_share);
     if (node.macs_share > 0) text += fmt::format(" for {:.1f} % of the multiplications", 100 * node.macs_share);

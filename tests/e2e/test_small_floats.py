@@ -2,6 +2,7 @@
 
 import json
 
+import graphs
 import ml_dtypes
 import numpy as np
 import onnx
@@ -273,6 +274,29 @@ def test_what_stands_before_a_pair_is_computed(tmp_path: Path, activation: str, 
 
 
 WEIGHTS = ["--weights-only"]
+
+
+def test_what_floats_of_8_bits_do_harm_to_stays_in_float(tmp_path: Path) -> None:
+    """The first product takes a large constant away, and with it most digits that a float of 8 bits has."""
+    b = graphs.Builder(7)
+    first = b.rng.normal(size=(16, 256)).astype(np.float32)
+    h = b.add("Relu", b.add("MatMul", "x", b.constant("first", first - first.mean(0))))
+    for name in ("second", "third"):
+        h = b.add("Relu", b.add("MatMul", h, b.weight(name, 256, 256, scale=0.1)))
+    onnx.save(b.model({"x": (graphs.FLOAT, ["n", 16])}, [h]), tmp_path / "m.onnx")
+    samples = [{"x": (100 + b.rng.normal(size=(4, 16))).astype(np.float32)} for _ in range(8)]
+    data = support.save_samples(tmp_path / "data", samples)
+    options = ("quantize", tmp_path / "m.onnx", "--calibration-data", data, "--format", "fp8", "--json")
+    found = {}
+    for name, more in {"floats": ["--preset", "floats"], "plain": []}.items():
+        done = support.detent(*options, "-o", tmp_path / f"{name}.onnx", *more)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        types = {t.name: t.data_type for t in onnx.load(tmp_path / f"{name}.onnx").graph.initializer if t.dims == [16, 256]}
+        found[name] = (json.loads(done.stdout)["accuracy"]["sqnr_db"], types)
+    assert found["floats"][0] > found["plain"][0] + 10
+    assert found["floats"][1] == {"first": onnx.TensorProto.FLOAT}
+
+
 FLOAT8 = ["--weight-type", "float8e4m3fn"]
 BOTH = [*FLOAT8, "--activation-type", "float8e4m3fn"]
 
@@ -291,7 +315,7 @@ BOTH = [*FLOAT8, "--activation-type", "float8e4m3fn"]
         ([*WEIGHTS, "--set", "scale-type=float8e8m0", "--bits", "2"], "no standard form"),
         (FLOAT8, "do not go together"),
         (["--activation-type", "float8e5m2"], "do not go together"),
-        ([*BOTH, "--preset", "balanced"], "--preset plain"),
+        ([*BOTH, "--preset", "balanced"], "--preset floats or plain"),
         ([*BOTH, "--method", "mse"], "minmax or percentile"),
         ([*BOTH, "--finetune", "gptq"], "--finetune"),
         ([*BOTH, "--quant-format", "qoperator"], "qoperator"),
