@@ -323,8 +323,9 @@ bool tries_stored_weights(const QuantizeOptions& options) {
 
 bool may_tune(const QuantizeOptions& options) {
   const auto& accuracy = options.accuracy;
-  return !is_float(options.config.weight_type) && options.finetune.solver == WeightSolver::automatic && may_measure_accuracy(options) &&
-         accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target && has_samples(options);
+  return !is_float(options.config.weight_type) && options.finetune.solver == WeightSolver::automatic &&
+         may_measure_accuracy(options) && accuracy.sensitivity == SensitivityMode::automatic && !accuracy.target &&
+         has_samples(options);
 }
 
 }  // namespace detent::config
