@@ -177,7 +177,7 @@ const Option kWeightsOnlyRows[] = {
     {.name = "bits", .at = DETENT_AT(weights_only.bits), .help = "bits of a weight", .label = "2|4|8"},
     {.name = "block-size",
      .at = DETENT_AT(weights_only.block_size),
-     .help = "weights that share a scale, along the inputs of a product; channel: all of an output",
+     .help = "how many weights share a scale, along the inputs of a layer; channel: all of an output",
      .label = "N|channel"},
     {.name = "scale-type",
      .at = DETENT_AT(weights_only.scale_type),

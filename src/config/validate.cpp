@@ -354,7 +354,7 @@ const Conflict kConflicts[] = {
      "--target {target}: weights in blocks are written for ONNX Runtime's CPU, and nothing of --weights-only follows "
      "this target",
      "leave out --target, or leave out --weights-only"},
-    {kBlocks, always, finetunes, "--finetune solves for int8 products; weights in blocks have methods of their own",
+    {kBlocks, always, finetunes, "--finetune solves for int8 layers; weights in blocks have methods of their own",
      "give --set weights-method instead"},
     {kBlocks, always, has_statistics, "--statistics are of activations, and --weights-only leaves these in float",
      "give --calibration-data, or nothing"},
@@ -401,7 +401,7 @@ const Conflict kConflicts[] = {
      "leave out one of them"},
     {kDynamic, always, becomes_16_bits, "--activations dynamic finds scales in float32",
      "leave out --float, or give --float 32"},
-    {kDynamic, always, finetunes, "--finetune solves for products with activations from samples",
+    {kDynamic, always, finetunes, "--finetune solves for layers with activations from samples",
      "leave out --activations dynamic"},
 
     // Types of weights and activations.
@@ -419,7 +419,7 @@ const Conflict kConflicts[] = {
     {kNotBlocks, always, activations_have_4_bits, "--activation-type: 4-bit types are for weights only",
      "choose from: int8, int16, uint8, uint16"},
     {kNotBlocks, weights_have_4_bits, range_is_reduced, "--set weight-range=reduced does not go with 4-bit weights",
-     "leave it out: it is for 8-bit products"},
+     "leave it out: it is for 8-bit layers"},
     {kStatic, becomes_16_bits, quantizes_to_qoperators,
      "--quant-format qoperator: operators on integers have scales of float32", "give --float 32"},
     {kStatic, quantizes_nothing, keeps_float_type, "--preset none quantizes nothing", kOtherPreset, kCalibrating},

@@ -205,7 +205,7 @@ void print_operators(const BenchedModel& m) {
 void print_bench(const BenchResult& r) {
   print_models(r);
   const std::string inputs = r.synthetic ? "synthetic inputs" : count_with_noun(r.samples, "sample");
-  print_text("{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n",
+  print_text("{}, {} interleaved runs of each model, on {}, ONNX Runtime {}\n",
              count_with_noun(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
              r.runtime);
   print_notes(r.notes);

@@ -119,7 +119,7 @@ void print_plan(const Plan& p, bool verbose) {
       for (const auto& s : p.stages) {
         const char* only_if = "";
         if (s.what == "tuning weights" && p.finetune.only_if_needed) only_if = ", if they cause much of the error";
-        if (s.what == "layers computed otherwise") only_if = ", if the written file is worse than was measured";
+        if (s.what == "layers computed differently") only_if = ", if the written file is worse than was measured";
         print_text("  {:>22}  {}{}\n", format_size(s.bytes), s.what, only_if);
       }
       print_text("of calibration\n");
@@ -281,7 +281,7 @@ void print_products(const Inspection& r) {
   }
   std::vector<std::string> counts;
   for (const auto& [kind, count] : kinds) counts.push_back(fmt::format("{} {}", kind, count));
-  print_text("quantized products as ONNX Runtime {} runs them: {}\n", r.runtime, fmt::join(counts, ", "));
+  print_text("quantized layers as ONNX Runtime {} runs them: {}\n", r.runtime, fmt::join(counts, ", "));
   if (in_float.empty()) return;
   const auto more = in_float.size() - std::min(in_float.size(), kNamed);
   in_float.resize(std::min(in_float.size(), kNamed));

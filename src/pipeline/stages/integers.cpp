@@ -256,7 +256,7 @@ void choose_by_speed(Run& run) {
   auto choice = run::choose_by_speed(work.draft.prepared, placement, run.options, *run.runtime, work.source.get(),
                                      run.work->path(), run.work->scratch());
   if (placement.marks.empty() && tunes(run.options.finetune.solver))
-    throw usage_error("--finetune: this machine runs all products faster in float, so that none is quantized",
+    throw usage_error("--finetune: this machine runs all layers faster in float, so that none is quantized",
                       "give --optimize-for size");
   run.note(choice.notes);
   run.result.faster_in_float = std::move(choice.in_float);

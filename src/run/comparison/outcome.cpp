@@ -144,16 +144,15 @@ bool is_untouched(const QuantizeResult& r) { return r.nodes_quantized == 0 && r.
 Outcome untouched(const QuantizeResult& r) {
   const auto& faster = r.faster_in_float;
   if (r.bits_plan)
-    return {
-        .answer = Answer::look,
-        .headline = "Nothing was quantized.",
-        .reasons = {"What was asked for takes all weights in float: a lower --accuracy-target or --max-size makes the "
-                    "model smaller."}};
+    return {.answer = Answer::look,
+            .headline = "Nothing was quantized.",
+            .reasons = {"The given limits need all weights in float: a lower --accuracy-target or --max-size makes the "
+                        "model smaller."}};
   return {.answer = Answer::look,
           .headline = "Nothing was quantized.",
           .reasons = {faster.empty() ? "No selected operator can be: the notes say why, --op-types and --weights-only "
                                        "select others."
-                                     : "This machine runs all products faster in float: --optimize-for size makes the "
+                                     : "This machine runs all layers faster in float: --optimize-for size makes the "
                                        "model smaller all the same."}};
 }
 
@@ -489,19 +488,18 @@ std::vector<std::string> decision_notes(const onnx::Model& model, const graph::D
   std::vector<std::string> notes;
   if (const auto choosing = nodes_that_sort(model, decisions); !choosing.empty() && decisions.sizing.empty())
     notes.push_back(fmt::format(
-        "values say which rows come out, and in which order ({}): what lies behind is compared where both models take "
-        "the rows that the float model takes",
+        "values decide which rows come out, and in which order ({}): for the comparison, both models take the float "
+        "model's rows",
         some_of(choosing)));
   if (!decisions.sizing.empty())
-    notes.push_back(fmt::format(
-        "sizes depend on values ({}): what lies behind is compared where both models decide as the float model does{}",
-        some_of(decisions.sizing),
-        decisions.judged.empty() ? std::string()
-                                 : ", and what they decide by is judged as well: " + some_of(decisions.judged)));
+    notes.push_back(
+        fmt::format("sizes depend on values ({}): for the comparison, both models decide as the float model does{}",
+                    some_of(decisions.sizing),
+                    decisions.judged.empty() ? std::string()
+                                             : "; the deciding values are compared too: " + some_of(decisions.judged)));
   if (!decisions.drawn.empty())
     notes.push_back(
-        fmt::format("the model draws random numbers ({}): both models are compared with the same ones, those that the "
-                    "float model drew",
+        fmt::format("the model draws random numbers ({}): for the comparison, both models get those of the float model",
                     some_of(decisions.drawn)));
   return notes;
 }

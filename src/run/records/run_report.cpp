@@ -184,8 +184,8 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
     const auto& node = model.graph.nodes[n];
     if (const std::size_t inside = products_in_bodies(model, node); inside > 0) {
       counts.in_float += inside;
-      counts.notes.push_back(fmt::format("{}: {} in its bodies left in float, which no share counts", node.label(),
-                                         count_with_noun(inside, "product")));
+      counts.notes.push_back(fmt::format("{}: {} in its bodies left in float; shares do not count them", node.label(),
+                                         count_with_noun(inside, "layer")));
     }
     if (!placement.selected[n]) {
       if (graph::is_product(node)) ++counts.in_float;
