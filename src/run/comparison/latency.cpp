@@ -94,8 +94,7 @@ std::string busy_note(const std::vector<Latency>& all) {
   }
   if (waiting == 0) return "";
   return fmt::format(
-      "the machine was busy, so latencies tell nothing: {:.0f} % of the time of a run went by in waiting "
-      "for a processor",
+      "the machine was busy, so latencies mean nothing: runs waited for a processor {:.0f} % of their time",
       100 * waiting);
 }
 

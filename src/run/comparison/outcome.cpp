@@ -352,7 +352,7 @@ std::string ChannelSums::far_scores() const {
     if (count == 0 || count == channels.size() || !(squares > 0) || !(errors > 0)) continue;
     const double db = 10 * std::log10(squares / errors);
     if (db < kCloseDb)
-      return fmt::format("Output '{}', axis {}: the scores among it ({}, of 0 to 1) have {:.1f} dB.", output_, axis,
+      return fmt::format("Output '{}', axis {}: its scores ({}, from 0 to 1) have {:.1f} dB.", output_, axis,
                          count_with_noun(count, "channel"), db);
   }
   return {};
