@@ -130,10 +130,10 @@ def cells_of(line):
 
 
 def cell(data, table, row, column):
-    """What stands there, without emphasis, of wall and processor time the former; "-" where there is no such row."""
+    """What stands there, without emphasis, of wall and processor time the former; for want of a row "not run"."""
     head, _, *rows = map(cells_of, data[table]["table"])
     found = next((cells for cells in rows if cells[0] == row), None)
-    return "-" if found is None else re.sub(r"\*\*| / .*", "", found[head.index(column)]) or "-"
+    return "not run" if found is None else re.sub(r"\*\*| / .*", "", found[head.index(column)]) or "-"
 
 
 def lines_of(data, name):
