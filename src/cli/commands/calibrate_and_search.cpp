@@ -134,8 +134,7 @@ std::string samples_given(const std::vector<GivenOption>& given) {
 }  // namespace
 
 const Subcommand search_command{
-    config::kSearch,
-    "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them",
+    config::kSearch, "Find the smallest, fastest and most accurate model among all formats and their mixtures",
     "Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms\n\n"
     "Started by mpirun, each process takes a share of the work; rank 0 times and writes.",
     [](Call& call) {
