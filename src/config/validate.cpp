@@ -496,7 +496,7 @@ const Conflict kConflicts[] = {
     {kBlocks, is_sparse, cannot_be_sparse, "--set sparsity=2:4 goes with --set weights-method=gptq or auto",
      "give one of them"},
     {kBlocks, may_rotate, has_no_samples, "--set rotation=auto needs samples, on which both ways are measured",
-     "give --calibration-data, or --set rotation on"},
+     "give --calibration-data, or --set rotation=on"},
     {kBlocks, may_rotate, chooses_bits, "--set rotation=auto and a search for bits do not go together",
      "give --set rotation=on or off"},
     {kBlocks, may_rotate, does_not_run_on_cpu,

@@ -274,7 +274,9 @@ Error no_picture(const InputSpec& input) {
 
 std::size_t side(std::int64_t fixed, const ImageRecipe& recipe) {
   if (fixed > 0) return static_cast<std::size_t>(fixed);
-  if (recipe.size == 0) throw usage_error("--images: the model takes pictures of any size", "give --set image-size N");
+  if (recipe.size == 0)
+    throw usage_error("--images: the model takes pictures of any size",
+                      "give its width and height, as in --set image-size=224");
   return recipe.size;
 }
 

@@ -45,14 +45,14 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
   }
   if (a.samples < kFewSamples) {
     lower(outcome.answer, Answer::look);
-    outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more of other inputs.",
+    outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more about other inputs.",
                                           count_with_noun(a.samples, "sample"), kFewSamples));
   }
   const auto different = r.samples - std::min(r.samples, r.repeated_samples);
   if (a.samples >= kFewSamples && r.repeated_samples > 0 && different < kFewSamples) {
     lower(outcome.answer, Answer::look);
     outcome.reasons.push_back(
-        fmt::format("{} of the {} samples repeat{} others: {} or more different ones say more of other inputs.",
+        fmt::format("{} of the {} samples repeat{} others: {} or more different ones say more about other inputs.",
                     r.repeated_samples, r.samples, r.repeated_samples == 1 ? "s" : "", kFewSamples));
   }
   if (a.score) {  // the application's own metric decides alone

@@ -224,7 +224,7 @@ std::vector<std::string> notes_for_this_machine(const QuantConfig& config) {
   if (config.weight_type != QuantType::int8) return {};  // int8 activations are turned into uint8 inside the runtime
   return {
       "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
-      "give --set weight-range pairs"};
+      "give --set weight-range=pairs"};
 }
 
 }  // namespace detent::run
