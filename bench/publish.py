@@ -29,10 +29,7 @@ BLOCK = re.compile(r"<!-- figures ([\w.-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL
 
 def made(model, samples):
     """The commands that make a model of bench/models.py and its samples."""
-    return (
-        f"bench/models.py {model} build/{model}.onnx && "
-        f"bench/make_samples.py build/{model}.onnx build/{model} -n {samples} && "
-    )
+    return f"bench/models.py {model} build/{model}.onnx && bench/make_samples.py build/{model}.onnx build/{model} -n {samples} && "
 
 
 # The command that prints a table in Markdown, as the last one of its output, or as the first where MORE has the second.

@@ -31,7 +31,11 @@ RECIPES = {
         "detector",
         ["models/nudenet_320n.onnx", "nudenet.int8.onnx"],
         "int8",
-        [("SQNR on 6 other photos, dB", OUTPUT + "output0"), ("SQNR of the scores alone, dB", r"its scores .*?have ([\d.]+) dB"), PEAK],
+        [
+            ("SQNR on 6 other photos, dB", OUTPUT + "output0"),
+            ("SQNR of the scores alone, dB", r"its scores .*?have ([\d.]+) dB"),
+            PEAK,
+        ],
     ),
     "encoder": (
         "sentence-encoder",

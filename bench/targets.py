@@ -159,7 +159,8 @@ def main() -> None:
                 if a.samples:
                     job.keep(a.samples)
                 rows += rows_of(job, RUNTIMES[runtime])
-    print("\n| model | quantized by | score, float | score | integers, float, not quantized | `check` right |\n|---|---|---|---|---|---|")
+    head = ["model", "quantized by", "score, float", "score", "integers, float, not quantized", "`check` right"]
+    print(f"\n| {' | '.join(head)} |\n" + "|---" * len(head) + "|")
     for row in rows:
         kernels = ", ".join(str(row[what]) for what in ("integers", "float", "not quantized"))
         scores = f"{100 * row['float']:.1f} | {100 * row['score']:.1f}"

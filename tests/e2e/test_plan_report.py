@@ -366,7 +366,9 @@ def test_the_plan_of_the_same_line(trained: list[object], options: list[object])
     else:
         assert done["nodes_quantized"] == planned["nodes_quantized"]
     rare = (
-        ["layers computed differently"] + ["tuning weights"] * planned["finetune"]["only_if_needed"] if "finetune" in planned else []
+        ["layers computed differently"] + ["tuning weights"] * planned["finetune"]["only_if_needed"]
+        if "finetune" in planned
+        else []
     )
     always = [stage["bytes"] for stage in planned["stages"] if stage["what"] not in rare]
     assert planned["peak_memory_bytes"] == max(always)
