@@ -95,7 +95,7 @@ std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& conf
   if (!multiplies_low(model, types)) return std::nullopt;
   if (low.half && low.brain)
     throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", model.path.string()),
-                    "say with --float 16, bf16 or 32 which type it is to have");
+                    "give --float 16, bf16 or 32 for the type that it shall have");
   KeptFloats kept{low.half ? FloatType::float16 : FloatType::bfloat16, {}};
   for (const auto& node : model.graph.nodes) {
     const auto is_high = [&](const auto& value) {
