@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import tempfile
 import textwrap
 import unittest
@@ -21,6 +22,13 @@ class TheHouse(unittest.TestCase):
         # A model may name a data file for each of its tensors.
         held = "std::unordered_map<std::string, std::shared_ptr<const MappedFile>> files_;"
         self.assertIn(held, (ROOT / "src/onnx/tensor.h").read_text())
+
+    def test_has_the_scripts_of_all_tables(self):
+        for name, command in structure.publish.COMMANDS.items():
+            scripts = [word for word in command.split() if word.endswith(".py")]
+            self.assertTrue(scripts, name)
+            self.assertFalse([word for word in scripts if not (ROOT / word).is_file()], name)
+            self.assertLessEqual(set(re.findall(r"\$(\w+)", command)), set(structure.publish.NEEDS), name)
 
     def test_is_not_empty(self):
         self.assertTrue(list((ROOT / "src" / "base").glob("*.cpp")))
