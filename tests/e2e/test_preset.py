@@ -310,7 +310,7 @@ def test_products_fall_back_to_16_bits(products: tuple[Path, Path], tmp_path: Pa
 @pytest.mark.parametrize(
     ("code", "says", "options"),
     [
-        (USAGE, "--preset plain does not measure", ["--preset", "plain", *WIDE]),
+        (USAGE, "--preset plain makes none", ["--preset", "plain", *WIDE]),
         (
             BAD_INPUT,
             "activations of 16 bits do not reach",
