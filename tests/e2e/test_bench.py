@@ -160,4 +160,4 @@ def test_says_why_there_is_no_latency(tmp_path: Path) -> None:
     result = quantized(tmp_path / "model.onnx", tmp_path / "q.onnx", "--statistics", statistics)
     assert "latency" not in result
     (note,) = [note for note in result["notes"] if note.startswith("latency was not measured: ")]
-    assert "made up" in note
+    assert "synthetic inputs" in note

@@ -109,7 +109,7 @@ def test_a_body_that_no_sample_came_to(tmp_path: Path) -> None:
     for preset in ("plain", "balanced"):
         options = ["--preset", preset, "--set", "weight-range=reduced"]
         said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
-        told = [note for note in said["notes"] if "no sample came" in note]
+        told = [note for note in said["notes"] if "no sample reached" in note]
         assert len(told) == 1
         assert "'choose'" in told[0]
         assert "'else_branch': 3 layers" in told[0]
