@@ -80,9 +80,8 @@ const Option kFileRows[] = {
      .usual = kQuantize | kCalibrate | kPlan | kCompare},
     {.name = "image-preset",
      .at = DETENT_AT(image_preset),
-     .help =
-         "how pictures become inputs; imagenet: the centre, with ImageNet's mean and deviation; 01, 11, 255: the "
-         "whole picture as 0 to 1, -1 to 1, 0 to 255; yolo: the whole picture with a border, 0 to 1",
+     .help = "how pictures become inputs; imagenet: the centre, with ImageNet's mean and deviation; 01, 11, 255: the "
+             "whole picture as 0 to 1, -1 to 1, 0 to 255; yolo: the whole picture with a border, 0 to 1",
      .label = "imagenet|01|11|255|yolo",
      .fallback = "has to be given",
      .usual = kQuantize | kCalibrate | kCompare},
