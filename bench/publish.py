@@ -47,14 +47,14 @@ COMMANDS = {
     "finetune-quark": "bench/finetune.py resnet18 --samples 32 --num-iterations 1000 --detent-settings nearest gptq adaround "
     "--quark-settings 'adaround 1' 'adaround 2' --quark-python $QUARK_PYTHON",
     "finetune-scores": "bench/finetune_scores.py direction digits detector --weight-types int8 int4 --rows nearest gptq",
-    "decoder-4-bits": "bench/language.py --hqq-python $HQQ_PYTHON",
+    "decoder-4-bits": "bench/language.py --peer-python $PEER_PYTHON --hqq-python $PEER_PYTHON",
     "decoder-mixed": "bench/language.py --mixed",
     "rotation": "bench/rotation.py",
     "kv-caches": "bench/kv_caches.py",
     "families": "bench/family.py --rounds 1",
     "large-decoder": "bench/large_decoder.py build/large --shape 8b --samples 16 --length 128 --resume "
     "--options '--memory-budget 4GiB'",
-    "encoder": "bench/encoder.py",
+    "encoder": "bench/encoder.py --peer-python $PEER_PYTHON",
     "small-floats": "bench/small_floats.py",
     "search-fronts": "bench/search.py direction digits detector minilm lines files speech --points 12",
     "networks-exporters": "scripts/sweep_networks.py --first 20001 --count 150 --each 3",
@@ -77,7 +77,7 @@ MORE = {"bits-by-size": "encoder", "coverage-reasons": "coverage"}
 NEEDS = {
     "QUARK_PYTHON": "an interpreter with amd-quark, torch and onnxruntime",
     "CUDA_QUARK_PYTHON": "the same with torch for CUDA, on a machine with a GPU",
-    "HQQ_PYTHON": "an interpreter with torch, onnxruntime, onnx and onnx_ir",
+    "PEER_PYTHON": "an interpreter with onnxruntime, onnx, onnx_ir and torch",
     "TORCH_PYTHON": "an interpreter with torch, timm and onnxscript",
     "OPENVINO_PYTHON": "an interpreter with openvino, onnx and numpy",
     "QNN_PYTHON": "an interpreter with onnxruntime-qnn, onnxruntime, onnx and numpy",
