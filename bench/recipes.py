@@ -97,7 +97,8 @@ def main() -> None:
         found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
         if not found:
             sys.exit(f"{page}.md prints no {name}")
-        print(f"| {name} | | {found[1]} |")
+        figure = f"{float(found[1]):.4g}" if re.fullmatch(r"[\d.]+", found[1]) else found[1]
+        print(f"| {name} | | {figure} |")
 
 
 if __name__ == "__main__":
