@@ -94,7 +94,9 @@ def main() -> int:
                     found = results[name] = quantize(args, folder, options + on)
                     text, mean, whole = row(name, found, reference)
                     missed = mean > args.bound or whole > args.whole
-                    print(text, "MISSED" if missed else "met", flush=True)
+                    print(text, flush=True)
+                    if missed:
+                        print(f"MISSED: {name}", file=sys.stderr)
                     failed = failed or missed
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(results, indent=1))

@@ -2,10 +2,10 @@
 """What 4 bits for the products of a sentence encoder leave of its output, by detent and by MatMulNBitsQuantizer, and what bits
 that differ by weight leave: SQNR on 64 sentences that no quantizer has seen, as tables in Markdown.
 
-  encoder.py [--models FOLDER] [--no-peers]
+  encoder.py [--models FOLDER] [--peer-python PYTHON] [--no-peers]
 
 FOLDER has what `scripts/fetch_models.py minilm` fetches. Products compute in float32 (accuracy level 1), so that weights decide.
-This interpreter needs numpy, onnx, onnxruntime and, for the peers, onnx_ir."""
+This interpreter needs numpy, onnx and onnxruntime, PYTHON also onnx_ir."""
 
 import argparse
 import pathlib
@@ -51,6 +51,7 @@ class Bench:
     sentences: list[dict[str, np.ndarray]]
     in_float: np.ndarray
     work: pathlib.Path
+    python: str  # of the peers
 
     def sqnr(self, made: pathlib.Path) -> float:
         noise = outputs(made, self.sentences) - self.in_float
@@ -72,7 +73,7 @@ class Bench:
 
     def peer(self, block: int, method: str, symmetric: int) -> pathlib.Path | None:
         out = self.work / "peer.onnx"
-        words = [sys.executable, pathlib.Path(__file__).with_name("language_peer.py"), self.model, out, method, block, symmetric]
+        words = [self.python, pathlib.Path(__file__).with_name("language_peer.py"), self.model, out, method, block, symmetric]
         result = subprocess.run([str(word) for word in words], check=False, capture_output=True)
         return out if result.returncode == 0 else None
 
@@ -108,6 +109,7 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build" / "models")
+    parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--no-peers", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -116,7 +118,7 @@ def main() -> None:
         test = dict(np.load(folder / "test.npz"))
         sentences = [{key: values[i : i + 1] for key, values in test.items()} for i in range(SENTENCES)]
         model = folder / "model.onnx"
-        bench = Bench(model, folder / "calibration", sentences, outputs(model, sentences), folder)
+        bench = Bench(model, folder / "calibration", sentences, outputs(model, sentences), folder, options.peer_python)
         bench.methods(not options.no_peers)
         bench.mixed()
 

@@ -161,9 +161,9 @@ def mixed_table(runs: Runs, ids: np.ndarray) -> str:
 
         uniform = row("4 bits for all")
         row("`--max-size` for 4.5 bits", "--max-size", uniform + values // 16 + 4096)  # and a little for zero points
-        size = row("the last product at 8 bits", "--set", f"node-bits={head}")
+        size = row("the last layer at 8 bits", "--set", f"node-bits={head}")
         row("`--max-size` of that", "--max-size", size)
-        size = row("the last product, the first and the last layer at 8 bits", "--set", f"node-bits={head},{ends}")
+        size = row("the last layer, and the first and the last of three layers at 8 bits", "--set", f"node-bits={head},{ends}")
         row("`--max-size` of that", "--max-size", size)
     return "\n".join(lines)
 

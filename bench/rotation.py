@@ -20,7 +20,7 @@ DETENT = ROOT / "build" / "detent"
 
 FORMATS: dict[str, list[object]] = {
     "4 bits, block 32": ["--block-size", 32],
-    "4 bits, symmetric, whole channels": ["--block-size", "channel", "--weights-form", "qdq", "--set", "weight-symmetric"],
+    "4 bits, symmetric, whole channels": ["--block-size", "channel", "--set", "weights-form=qdq", "--set", "weight-symmetric"],
     "2 bits, block 32": ["--bits", 2, "--block-size", 32],
     "4 bits, block 128": ["--block-size", 128],
 }

@@ -219,7 +219,7 @@ def verdict(rows: list[Figures]) -> dict[str, Any]:
         if covers(point, single, CLEARLY) or covers(point, single, seconds=CLEARLY) or covers(point, single, size=CLEARLY)
     }
     outside = [row.name for row in rows if row.kind in ("detent", "peer") and not any(covers(p, row) for p in front)]
-    return {"outside": outside, "clearly_beaten": len(beaten), "singles": len(singles)}
+    return {"points": len(front), "outside": outside, "clearly_beaten": len(beaten), "singles": len(singles)}
 
 
 def show(comparison: Comparison, rows: list[Figures]) -> dict[str, Any]:
@@ -270,6 +270,10 @@ def main() -> None:
                 told.append(show(comparison, comparison.measure()))
             except ToolFailed as failed:
                 print(f"\n{spec}: {failed}")
+    print("\n| model | points of the front | outside the front | clearly beaten by a mixture |\n|---|---|---|---|")
+    for one in told:
+        outside = ", ".join(one["outside"]) or "none"
+        print(f"| {one['model']} | {one['points']} | {outside} | {one['clearly_beaten']} of {one['singles']} |")
     if a.json:
         a.json.write_text(json.dumps(told, indent=1))
 

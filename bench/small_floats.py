@@ -1,14 +1,12 @@
 """What weights of small floats and powers of two as scales leave of MiniLM: SQNR of its output, and the file's size.
 
-    DETENT_MODELS=build/models build/venv/bin/python bench/small_floats.py build/detent
+    small_floats.py
 
-ONNX Runtime's CPU does not read all of these types, so DequantizeLinear nodes are computed by onnx's reference and the model
-runs in float32."""
+The model is that of `scripts/fetch_models.py minilm`. ONNX Runtime's CPU does not read all of these types, so
+DequantizeLinear nodes are computed by onnx's reference and the model runs in float32."""
 
-import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -18,6 +16,7 @@ import tasks_sentences
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 SENTENCES = 64
 FP8, FP4 = ["--weight-type", "float8e4m3fn"], ["--weight-type", "float4e2m1"]
 POWERS = ["--set", "scale-type=float8e8m0"]
@@ -27,11 +26,11 @@ FORMATS = {
     "FP8 E5M2, blocks of 32": ["--weight-type", "float8e5m2"],
     "MXFP8 E4M3FN": [*FP8, *POWERS],
     "MXINT8": ["--bits", "8", *POWERS],
-    "integers of 8 bits, blocks of 32": ["--bits", "8", "--weights-form", "qdq"],
+    "integers of 8 bits, blocks of 32": ["--bits", "8", "--set", "weights-form=qdq"],
     "NVFP4": [*FP4, "--set", "scale-type=float8e4m3fn", "--block-size", "16"],
     "MXFP4": [*FP4, *POWERS],
     "FP4 with float32 scales, blocks of 32": FP4,
-    "integers of 4 bits, blocks of 32": ["--bits", "4", "--weights-form", "qdq"],
+    "integers of 4 bits, blocks of 32": ["--bits", "4", "--set", "weights-form=qdq"],
 }
 
 
@@ -62,7 +61,7 @@ def in_float(path: pathlib.Path) -> bytes:
 
 
 def main() -> None:
-    detent, models = sys.argv[1], pathlib.Path(os.environ["DETENT_MODELS"])
+    detent, models = ROOT / "build" / "detent", ROOT / "build" / "models"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         tasks_sentences.prepare(models, folder)
@@ -70,6 +69,7 @@ def main() -> None:
         samples = [{k: v[i : i + 1] for k, v in test.items()} for i in range(SENTENCES)]
         model = folder / "model.onnx"
         expected = [session(model.read_bytes()).run(None, sample)[0] for sample in samples]
+        print("| | SQNR | file |\n|---|---|---|")
         for label, options in FORMATS.items():
             ratios = []
             for method in ("nearest", "search"):
@@ -79,7 +79,7 @@ def main() -> None:
                 running = session(in_float(out))
                 noise = sum(np.sum((running.run(None, s)[0] - e) ** 2) for s, e in zip(samples, expected, strict=True))
                 ratios.append(10 * np.log10(sum(np.sum(e**2) for e in expected) / noise))
-            print(f"{label} | {ratios[0]:.1f} / {ratios[1]:.1f} dB | {out.stat().st_size / 2**20:.1f} MiB", flush=True)
+            print(f"| {label} | {ratios[0]:.1f} / {ratios[1]:.1f} dB | {out.stat().st_size / 2**20:.1f} MiB |", flush=True)
 
 
 if __name__ == "__main__":

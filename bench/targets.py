@@ -159,6 +159,13 @@ def main() -> None:
                 if a.samples:
                     job.keep(a.samples)
                 rows += rows_of(job, RUNTIMES[runtime])
+    head = ["model", "quantized by", "score, float", "score", "integers, float, not quantized", "`check` right"]
+    print(f"\n| {' | '.join(head)} |\n" + "|---" * len(head) + "|")
+    for row in rows:
+        kernels = ", ".join(str(row[what]) for what in ("integers", "float", "not quantized"))
+        scores = f"{100 * row['float']:.1f} | {100 * row['score']:.1f}"
+        print(f"| {row['column']} | {row['tool']} | {scores} | {kernels} | {row['same']} of {row['told']} |")
+    print()
     for runtime in {row["runtime"]: None for row in rows}:
         same, told = (sum(row[what] for row in rows if row["runtime"] == runtime) for what in ("same", "told"))
         print(f"{runtime}: check is right of {same} of {told} nodes: {100 * same / max(told, 1):.2f} %")

@@ -45,14 +45,14 @@ struct ServingMachine {
   double requests = 0;            // a second
   std::uint64_t peak_memory = 0;  // [bytes] of an instance, as measured here
   double price = 0;               // of an hour
-  std::uint64_t needed = 0;       // of such machines, of those that serve all requests for the least
+  std::uint64_t needed = 0;       // of such machines, for all requests at the lowest price
 };
 
 /// The front of size, latency and accuracy.
 struct SearchResult {
   std::vector<SearchPoint> points;       // the float model first; in Python the fastest first
   std::vector<ServingMachine> machines;  // that can serve within the limits, by price of a request
-  std::size_t candidates = 0;            // measured, of products and formats
+  std::size_t candidates = 0;            // measured pairs of a layer and a format
   std::uint64_t samples = 0;
   std::uint64_t inferences = 0;  // of the whole model, about
   bool out_of_time = false;      // points that were wanted are missing

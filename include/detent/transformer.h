@@ -35,7 +35,7 @@ struct Transformer {
   std::vector<TransformerLayer> layers;  // in the order of the model
   std::int64_t hidden = 0;               // values that a layer passes on, for each position
   std::optional<VocabularyWeight> embedding;
-  std::optional<VocabularyWeight> head;  // the last product
+  std::optional<VocabularyWeight> head;  // the last layer, which makes the scores
   bool is_tied = false;                  // embedding and head are one weight
 };
 

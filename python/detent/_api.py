@@ -438,7 +438,7 @@ def search(
     config: accuracy (target, metric, command), resources, max_samples, batch_size and threads count; the formats are searched.
     max_latency: seconds of one sample on this machine. max_size: bytes, as a number or as in "12MiB". Where these, and the
     target, cannot be met, ResourceError names the nearest model, and nothing is written.
-    points: mixed models that are written and measured at the most.
+    points: at most this many mixed models are written and measured.
     machines: a JSON file of machines to choose from, as for the command; requests: that they have to serve together, each
     second. max_latency is then that of the machines.
     """

@@ -219,7 +219,7 @@ class WeightsOnly(Options):
 
     Attributes:
         bits: bits of a weight (default: 4)
-        block_size: weights that share a scale, along the inputs of a product; channel: all of an output (default: 32)
+        block_size: how many weights share a scale, along the inputs of a layer; channel: all of an output (default: 32)
         scale_type: type of the scales of blocks. float: as the weight; float8e8m0: powers of two (MXFP8, MXFP4, MXINT8);
             float8e4m3fn: with a float32 scale for the whole weight (NVFP4) (default: float)
         node_bits: other bits for some nodes, or float; a name that starts with '^' is a regular expression over the whole
@@ -228,8 +228,8 @@ class WeightsOnly(Options):
             matmul-nbits)
         method: nearest: from the extremes of each block; search: scales with the least error, weighted by the samples'
             inputs; awq: the same with inputs scaled, with samples; gptq: integers that make up for each other's errors,
-            with samples; auto: the best that is there (default: auto)
-        max_size: bytes that the model may have with its data, as in 12MiB. With --weights-only: bits of each weight (2, 4,
+            with samples; auto: the best of these (default: auto)
+        max_size: largest size of the model with its data file, as in 12MiB. With --weights-only: bits of each weight (2, 4,
             8 or float) are chosen so that the results change least; with samples, sensitivity is measured with --bits.
             Without: the format of each layer is searched, as for --max-latency (default: none)
         sparsity: 2:4: two of each four neighbours along a layer's inputs become 0, and the others change to compensate;
@@ -311,9 +311,9 @@ class Resources(Options):
         spool_access: how spooled tensors are read and written; auto: a short probe decides (default: auto)
         resume: continue an interrupted run for this output; if interrupted again, keep what is done
         checkpoint_seconds: how often progress is saved; 0: after every sample (default: 10)
-        time_limit: end the run after so long, as in 90s or 2h (exit code 4); with --resume what is done is kept; search
+        time_limit: end the run after this time, as in 90s or 2h (exit code 4); with --resume what is done is kept; search
             gives the best of what is measured by then (default: none)
-        sample_time_limit: end the run where the model takes longer than this for one sample (exit code 4) (default: none)
+        sample_time_limit: end the run if the model takes longer than this for one sample (exit code 4) (default: none)
     """
 
     memory_budget: Size | None = None
@@ -357,14 +357,14 @@ class Config(Options):
     """Everything that decides what becomes of a model. What is not set is as on the command line.
 
     Attributes:
-        format: what comes out, by one word; the other options refine it (default: int8)
+        format: format of the result; other options refine it (default: int8)
         family: several results in one new folder, under the names that transformers.js looks for (default: one result)
         preset: what the other options start from (default: balanced)
         target: where the model will run, by name or by the path of a file of your own (default: ort-cpu)
-        input_shapes: static shape that an input with dynamic axes gets for good; may be given several times
+        input_shapes: static shape of an input with dynamic axes, also in the result; may be given several times
         max_samples: use at most this many samples (default: all; bench and verify: 16)
         batch_size: split the files' arrays into batches of this many rows (default: as the files have them)
-        input_values: inputs that are one number in every sample and that the data do not hold, such as the rate of sound
+        input_values: inputs that are the same number in every sample and not in the data, such as a sampling rate
         allow_nonfinite: leave out NaN and infinite values instead of stopping at the first
         method: calibration method, by class or by name
         accuracy: what is measured of accuracy, and what for
@@ -405,8 +405,8 @@ class Config(Options):
             tenth faster; size: speed does not count (default: latency)
         size_worth: what all weights together are worth as integers, in percent of the model's time in float: larger numbers
             make the file smaller, and may make the model slower (default: 2)
-        max_latency: time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for
-            the format of each layer, as search does (default: none)
+        max_latency: longest time of the model for one sample on this machine, as in 8ms; quantize then searches for the
+            format of each layer, like search (default: none)
         kernel_table: file with the times of operators, in float and in integers; missing ones are measured and added; by
             default a file of this machine in the user's cache
         finetune: fine-tuning of weights, by class or by name

@@ -510,7 +510,7 @@ class ServingMachine(NamedTuple):
     requests: float  #: a second
     peak_memory: int  #: of an instance, as measured here
     price: float  #: of an hour
-    needed: int  #: of such machines, of those that serve all requests for the least
+    needed: int  #: of such machines, for all requests at the lowest price
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -520,7 +520,7 @@ class SearchResult(Result):
     folder: str  #: with front.json, front.html and the chosen models
     points: Table[SearchPoint]  #: the float model first; in Python the fastest first
     machines: Table[ServingMachine]  #: that can serve within the limits, by price of a request
-    candidates: int  #: measured, of products and formats
+    candidates: int  #: measured pairs of a layer and a format
     samples: int
     inferences: int  #: of the whole model, about
     out_of_time: bool  #: points that were wanted are missing

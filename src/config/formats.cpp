@@ -77,7 +77,7 @@ const std::vector<Format>& formats() {
       {"q8", "weights of 8 bits in blocks, for language models", integers_in_blocks("8")},
       {"q4", "weights of 4 bits in blocks", integers_in_blocks("4")},
       {"q2", "weights of 2 bits in blocks", integers_in_blocks("2")},
-      {"q4f16", "q4 among float16", {kInBlocks, always("bits", "4"), always("float", "16")}},
+      {"q4f16", "q4, with float16 for all else", {kInBlocks, always("bits", "4"), always("float", "16")}},
       {"fp16", "float16 wherever it is safe", {always("float", "16"), always("preset", "none")}},
       {"bf16", "bfloat16 wherever it is safe", {always("float", "bf16"), always("preset", "none")}},
       {"fp8",

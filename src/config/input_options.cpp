@@ -49,7 +49,7 @@ const Option kFileRows[] = {
      .at = DETENT_AT(format),
      .commands = kQuantize | kPlan,
      .affects = Affects::nothing,  // the options that it stands for count
-     .help = "what comes out, by one word; the other options refine it",
+     .help = "format of the result; other options refine it",
      .label = "NAME",
      .fallback = "int8",
      .texts = format_names,
@@ -74,15 +74,14 @@ const Option kFileRows[] = {
      .at = DETENT_AT(images),
      .affects = Affects::nothing,  // as the samples that are made of it
      .help =
-         "pictures as samples: a folder of .jpg and .png, also in folders below it; --samples takes so many, evenly "
-         "spread",
+         "pictures as samples: the .jpg and .png files of a folder and its subfolders; --samples takes some of them, "
+         "evenly spread",
      .label = "DIR",
      .usual = kQuantize | kCalibrate | kPlan | kCompare},
     {.name = "image-preset",
      .at = DETENT_AT(image_preset),
-     .help =
-         "how pictures become inputs; imagenet: the centre, with ImageNet's mean and deviation; 01, 11, 255: all of "
-         "it as 0 to 1, -1 to 1, 0 to 255; yolo: all of it with a border, 0 to 1",
+     .help = "how pictures become inputs; imagenet: the centre, with ImageNet's mean and deviation; 01, 11, 255: the "
+             "whole picture as 0 to 1, -1 to 1, 0 to 255; yolo: the whole picture with a border, 0 to 1",
      .label = "imagenet|01|11|255|yolo",
      .fallback = "has to be given",
      .usual = kQuantize | kCalibrate | kCompare},
@@ -181,7 +180,7 @@ const Option kFileRows[] = {
      .commands = kCalibrating,
      .affects = Affects::statistics,
      .results = kAnyResult & ~kCache,
-     .help = "static shape that an input with dynamic axes gets for good; may be given several times",
+     .help = "static shape of an input with dynamic axes, also in the result; may be given several times",
      .label = "NAME:1x3x224x224"},
     {.name = "shape",
      .at = DETENT_AS(input_shapes, config.input_shapes),
@@ -209,7 +208,7 @@ const Option kCalibrationRows[] = {
     {.name = "input",
      .at = DETENT_AT(input_values),
      .results = kAnyResult & ~kFloat32,
-     .help = "inputs that are one number in every sample and that the data do not hold, such as the rate of sound",
+     .help = "inputs that are the same number in every sample and not in the data, such as a sampling rate",
      .label = "NAME=NUMBER,…"},
     {.name = "allow-nonfinite",
      .at = DETENT_AT(allow_nonfinite),

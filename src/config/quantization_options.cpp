@@ -177,7 +177,7 @@ const Option kWeightsOnlyRows[] = {
     {.name = "bits", .at = DETENT_AT(weights_only.bits), .help = "bits of a weight", .label = "2|4|8"},
     {.name = "block-size",
      .at = DETENT_AT(weights_only.block_size),
-     .help = "weights that share a scale, along the inputs of a product; channel: all of an output",
+     .help = "how many weights share a scale, along the inputs of a layer; channel: all of an output",
      .label = "N|channel"},
     {.name = "scale-type",
      .at = DETENT_AT(weights_only.scale_type),
@@ -200,14 +200,14 @@ const Option kWeightsOnlyRows[] = {
      .at = DETENT_AT(weights_only.method),
      .help = "nearest: from the extremes of each block; search: scales with the least error, weighted by the samples' "
              "inputs; awq: the same with inputs scaled, with samples; gptq: integers that make up for each other's "
-             "errors, with samples; auto: the best that is there",
+             "errors, with samples; auto: the best of these",
      .label = "METHOD",
      .detail = true},
     {.name = "max-size",
      .at = DETENT_AT(weights_only.max_size),
      .results = kBlocks | kIntegers,
      .help =
-         "bytes that the model may have with its data, as in 12MiB. With --weights-only: bits of each weight (2, 4, "
+         "largest size of the model with its data file, as in 12MiB. With --weights-only: bits of each weight (2, 4, "
          "8 or float) are chosen so that the results change least; with samples, sensitivity is measured with "
          "--bits. Without: the format of each layer is searched, as for --max-latency",
      .label = "SIZE",
@@ -339,8 +339,8 @@ const Option kSpeedRows[] = {
      .commands = kQuantize | kPlan | kSearch,
      .affects = Affects::nothing,
      .help =
-         "time that the model may take for one sample on this machine, as in 8ms; with it quantize searches for the "
-         "format of each layer, as search does",
+         "longest time of the model for one sample on this machine, as in 8ms; quantize then searches for the format "
+         "of each layer, like search",
      .label = "TIME",
      .fallback = "none",
      .form = Form::duration,
@@ -379,7 +379,7 @@ const Option kSearchRows[] = {
      .usual = kSearch},
     {.name = "max-size",
      .at = DETENT_AS(max_size, weights_only.max_size),
-     .help = "bytes that the model may have with its data, as in 12MiB",
+     .help = "largest size of the model with its data file, as in 12MiB",
      .label = "SIZE",
      .fallback = "none",
      .form = Form::bytes,
@@ -393,7 +393,7 @@ const Option kSearchRows[] = {
      .usual = kSearch},
     {.name = "points",
      .at = DETENT_AT(points),
-     .help = "mixed models that are written and measured at the most",
+     .help = "write and measure at most this many mixed models",
      .label = "N",
      .usual = kSearch},
     {.name = "machines",
@@ -403,7 +403,7 @@ const Option kSearchRows[] = {
      .usual = kSearch},
     {.name = "requests",
      .at = DETENT_AT(requests),
-     .help = "that the machines have to serve together, each second",
+     .help = "requests a second that the machines must serve together",
      .label = "N",
      .bounds = {.min = 0, .max = 1e12, .above = true},
      .usual = kSearch},
@@ -429,8 +429,8 @@ constexpr std::string_view kIterative = "adaround, adaquant";
 const Option kFinetuneRows[] = {
     {.name = "finetune",
      .at = DETENT_AS(finetune.rounding, finetune.solver),
-     .help = "find better integers for the weights, layer by layer; nearest: do not; auto: gptq where it is measured "
-             "to be needed and to help",
+     .help = "find better integers for the weights, layer by layer; nearest: none; auto: gptq if measurements show "
+             "that it is needed and helps",
      .label = "METHOD"},
     {.name = "finetune-form",
      .at = DETENT_AT(finetune.form),

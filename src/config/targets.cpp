@@ -562,7 +562,7 @@ const std::vector<Target>& targets() {
 
 std::vector<std::pair<std::string, std::string>> target_names() {
   std::vector<std::pair<std::string, std::string>> names;
-  names.emplace_back(kAutomaticTarget, "the best that the ONNX Runtime that is loaded has a provider for");
+  names.emplace_back(kAutomaticTarget, "the best one that the loaded ONNX Runtime has a provider for");
   for (const auto& t : targets()) names.emplace_back(t.name, t.help);
   return names;
 }

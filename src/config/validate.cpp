@@ -87,9 +87,8 @@ void check_family(const QuantizeOptions& options) {
     if (!member->format.empty()) validate(of_member);
   }
   if (!any_16_bits && !options.config.keep_io_types)
-    throw usage_error(
-        "--set no-keep-io-types is about --float 16, bf16 and 32, and no member of --family changes a type",
-        "leave it out");
+    throw usage_error("--set no-keep-io-types needs --float 16, bf16 or 32: no member of --family changes a type",
+                      "leave it out");
 }
 
 // What says how nodes are quantized is what the search is to find out.
@@ -328,10 +327,9 @@ bool reports(const Options& o) { return o.report || o.trace; }
 
 const Conflict kConflicts[] = {
     {kAnyResult, changes_io_types, keeps_float_type,
-     "--set no-keep-io-types is about --float 16, bf16 and 32, and no type is changed here", "leave it out",
-     kCalibrating},
+     "--set no-keep-io-types needs --float 16, bf16 or 32: otherwise no type changes", "leave it out", kCalibrating},
     {kAnyResult, has_cache_details, keeps_cache,
-     "--set kv-cache-per-channel and --set kv-cache-scales are about a cache with scales",
+     "--set kv-cache-per-channel and --set kv-cache-scales need a cache with scales",
      "give --kv-cache int8, int4 or fp8"},
     {kAnyResult, changes_cache, has_other_results,
      "--kv-cache goes with --weights-only, or with --preset none for the cache alone",
@@ -343,10 +341,9 @@ const Conflict kConflicts[] = {
      "other values, has no attention with such a cache",
      "leave out --float, or give --kv-cache int8 or int4"},
     {kAnyResult, changes_cache, has_accuracy_target,
-     "--accuracy-target is about the bits of weights, and --kv-cache changes the results as well",
-     "leave out one of them"},
+     "--accuracy-target chooses the bits of weights, and cannot judge --kv-cache", "leave out one of them"},
     {kIntegers, has_own_worth, is_not_for_latency,
-     "--set size-worth says what size is worth beside latency, and --optimize-for asks for accuracy or size alone",
+     "--set size-worth weighs size against latency, and --optimize-for asks for accuracy or size alone",
      "leave out one of them"},
     {kCache, always, is_on_gpu, "--kv-cache runs on the CPU", "leave out --device"},
     {kCache, always, writes_prepared, "--set prepared-output: --kv-cache takes the float model as it is",
@@ -354,10 +351,9 @@ const Conflict kConflicts[] = {
 
     // Weights in blocks: what concerns activations, or is about products of integers.
     {kBlocks, always, is_not_for_ort_cpu,
-     "--target {target}: weights in blocks are written for ONNX Runtime's CPU, and nothing of --weights-only follows "
-     "this target",
+     "--target {target}: --weights-only writes for ONNX Runtime's CPU, and does not follow other targets",
      "leave out --target, or leave out --weights-only"},
-    {kBlocks, always, finetunes, "--finetune solves for int8 products; weights in blocks have methods of their own",
+    {kBlocks, always, finetunes, "--finetune solves for int8 layers; weights in blocks have methods of their own",
      "give --set weights-method instead"},
     {kBlocks, always, has_statistics, "--statistics are of activations, and --weights-only leaves these in float",
      "give --calibration-data, or nothing"},
@@ -372,7 +368,7 @@ const Conflict kConflicts[] = {
     {kBlocks, always, writes_prepared, "--set prepared-output: --weights-only takes the float model as it is",
      "leave it out"},
     {kBlocks, always, allows_nonfinite,
-     "--set allow-nonfinite is about activations; weights in blocks have to be finite", "leave it out"},
+     "--set allow-nonfinite applies to activations; weights in blocks must be finite", "leave it out"},
     {kBlocks, reports, changes_float_type,
      "--report and --set trace: --weights-only with --float makes its result in two runs",
      "leave them out; --profile and --json have both"},
@@ -380,7 +376,7 @@ const Conflict kConflicts[] = {
      "give --calibration-data"},
 
     // Several formats in one model.
-    {kMixed, always, names_format, "--node-formats says the format of each node, and another option that of all",
+    {kMixed, always, names_format, "--node-formats sets the format of each node, and another option that of all nodes",
      "leave out one of them"},
     {kMixed, always, is_not_for_ort_cpu, "--target {target}: --node-formats is written for ONNX Runtime's CPU",
      "leave out --target, or --node-formats"},
@@ -388,11 +384,11 @@ const Conflict kConflicts[] = {
      "leave out --preset"},
     {kMixed, has_static_nodes, has_no_samples, "--node-formats: int8 and a16w8 need samples",
      "give --calibration-data, or int8-dynamic, q8, q4 or q2"},
-    {kMixed, always, has_statistics, "--statistics are of one format, and --node-formats is of several",
+    {kMixed, always, has_statistics, "--statistics belong to one format, and --node-formats has several",
      "give --calibration-data"},
     {kMixed, always, finetunes, "--finetune does not go with --node-formats", "leave it out"},
     {kMixed, always, has_accuracy_target,
-     "--accuracy-target chooses what falls back, and --node-formats says the format of each node",
+     "--accuracy-target chooses what falls back, and --node-formats sets the format of each node",
      "leave out one of them, or let detent search choose"},
     {kMixed, always, becomes_16_bits, "--node-formats leaves other nodes in float32", "leave out --float"},
     {kMixed, always, is_on_gpu, "--node-formats runs on the CPU", "leave out --device"},
@@ -404,7 +400,7 @@ const Conflict kConflicts[] = {
      "leave out one of them"},
     {kDynamic, always, becomes_16_bits, "--activations dynamic finds scales in float32",
      "leave out --float, or give --float 32"},
-    {kDynamic, always, finetunes, "--finetune solves for products with activations from samples",
+    {kDynamic, always, finetunes, "--finetune solves for layers with activations from samples",
      "leave out --activations dynamic"},
 
     // Types of weights and activations.
@@ -414,7 +410,7 @@ const Conflict kConflicts[] = {
      "--activation-type {activation-type} and --weight-type {weight-type} do not go together",
      "give floating-point types for both, or --weights-only for weights alone"},
     {kNotBlocks, any_is_float, preset_is_of_integers,
-     "--preset {preset} is for integers, and --weight-type {weight-type} is none",
+     "--preset {preset} measures integers, and --weight-type {weight-type} is no integer type",
      "give --preset floats or plain, or leave it out"},
     {kNotBlocks, has_preset_of_floats, weights_are_integers, "--preset floats is for floats of 8 bits",
      "give --format fp8, or another preset"},
@@ -426,7 +422,7 @@ const Conflict kConflicts[] = {
     {kNotBlocks, always, activations_have_4_bits, "--activation-type: 4-bit types are for weights only",
      "choose from: int8, int16, uint8, uint16"},
     {kNotBlocks, weights_have_4_bits, range_is_reduced, "--set weight-range=reduced does not go with 4-bit weights",
-     "leave it out: it is for 8-bit products"},
+     "leave it out: it is for 8-bit layers"},
     {kStatic, becomes_16_bits, quantizes_to_qoperators,
      "--quant-format qoperator: operators on integers have scales of float32", "give --float 32"},
     {kStatic, quantizes_nothing, keeps_float_type, "--preset none quantizes nothing", kOtherPreset, kCalibrating},
@@ -498,12 +494,12 @@ const Conflict kConflicts[] = {
     {kBlocks, is_sparse, has_max_size,
      "--set sparsity=2:4 and --max-size do not go together: zeros make no file smaller",
      "give bits with --bits and --set node-bits"},
-    {kBlocks, is_sparse, has_no_samples, "--set sparsity=2:4 needs samples, by which it finds the weights that may go",
+    {kBlocks, is_sparse, has_no_samples, "--set sparsity=2:4 needs samples, to find the weights that it can drop",
      "give --calibration-data"},
     {kBlocks, is_sparse, cannot_be_sparse, "--set sparsity=2:4 goes with --set weights-method=gptq or auto",
      "give one of them"},
     {kBlocks, may_rotate, has_no_samples, "--set rotation=auto needs samples, on which both ways are measured",
-     "give --calibration-data, or --set rotation on"},
+     "give --calibration-data, or --set rotation=on"},
     {kBlocks, may_rotate, chooses_bits, "--set rotation=auto and a search for bits do not go together",
      "give --set rotation=on or off"},
     {kBlocks, may_rotate, does_not_run_on_cpu,
@@ -523,13 +519,12 @@ const Conflict kConflicts[] = {
     {kStatic, calibrates_and_finetunes, has_no_samples, "--finetune needs samples", "give --calibration-data",
      kQuantize},
     {kStatic, measures, preset_does_not_measure,
-     "--accuracy-target and --set sensitivity=report choose what stays in float, and --preset {preset} says so already",
+     "--accuracy-target and --set sensitivity=report choose what stays in float, which --preset {preset} has fixed",
      "give --preset balanced", kQuantize},
     {kStatic, measures, has_no_samples, "measuring accuracy needs samples",
      "give --calibration-data beside --statistics", kQuantize},
     {kStatic, falls_back_to_other_types, preset_does_not_measure,
-     "--accuracy-fallback is about what measuring finds, and --preset {preset} does not measure",
-     "give --preset balanced", kQuantize},
+     "--accuracy-fallback needs measurements, and --preset {preset} makes none", "give --preset balanced", kQuantize},
 };
 
 // "--preset {preset}" with what the options have.

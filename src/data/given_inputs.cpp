@@ -19,8 +19,8 @@ namespace detent::data {
 namespace {
 
 Error wrong_number(const InputSpec& input, const std::string& number) {
-  return usage_error(fmt::format("--input: the input '{}' is {}, of which '{}' is no value", printable(input.name, 120),
-                                 describe(input), printable(number, 60)),
+  return usage_error(fmt::format("--input: the input '{}' is {}, and '{}' is no value of it",
+                                 printable(input.name, 120), describe(input), printable(number, 60)),
                      "give one number of its type; a bool is 0 or 1");
 }
 
@@ -147,7 +147,7 @@ std::vector<InputSpec> without_given(const std::vector<InputSpec>& inputs, const
 
 Array array_of(const InputSpec& input, const std::string& number, std::int64_t rows) {
   if (!input.shape || std::count_if(input.shape->begin(), input.shape->end(), [](auto d) { return d < 0; }) > 1)
-    throw usage_error(fmt::format("--input: the input '{}' is {}: how large it is does not follow from a sample",
+    throw usage_error(fmt::format("--input: the input '{}' is {}: its size does not follow from a sample",
                                   printable(input.name, 120), describe(input)),
                       "save it as an array in each sample");
   const auto one = element(input, number);

@@ -46,10 +46,9 @@ void check_size(std::uint64_t width, std::uint64_t height, std::uint64_t pixel, 
                     "leave it out, or make it smaller");
   const auto needed = width * height * pixel;
   if (source.memory != 0 && needed > source.memory)
-    throw resource_error(
-        fmt::format("{}: a picture of {} x {} pixels takes {} while it is read, of the {} that there are", source.where,
-                    width, height, format_size(needed), format_size(source.memory)),
-        "make it smaller, or raise --memory-budget");
+    throw resource_error(fmt::format("{}: a picture of {} x {} pixels takes {} while it is read, and {} are available",
+                                     source.where, width, height, format_size(needed), format_size(source.memory)),
+                         "make it smaller, or raise --memory-budget");
 }
 
 #ifdef DETENT_HAS_JPEG
@@ -274,7 +273,9 @@ Error no_picture(const InputSpec& input) {
 
 std::size_t side(std::int64_t fixed, const ImageRecipe& recipe) {
   if (fixed > 0) return static_cast<std::size_t>(fixed);
-  if (recipe.size == 0) throw usage_error("--images: the model takes pictures of any size", "give --set image-size N");
+  if (recipe.size == 0)
+    throw usage_error("--images: the model takes pictures of any size",
+                      "give its width and height, as in --set image-size=224");
   return recipe.size;
 }
 
@@ -428,7 +429,7 @@ class Pictures : public SampleStream {
 
 std::unique_ptr<SampleStream> open_pictures(const fs::path& folder, const InputSpec& input, const ImageRecipe& recipe) {
   if (recipe.preset == ImagePreset::none)
-    throw usage_error("--images: how pictures become inputs is not said",
+    throw usage_error("--images needs --image-preset, which says how pictures become inputs",
                       "give --image-preset: imagenet, 01 (0 to 1), 11 (-1 to 1), 255 (0 to 255) or yolo");
   if (input.type == onnx::DataType::uint8 && recipe.preset != ImagePreset::bytes)
     throw usage_error("--images: the model takes bytes", "give --image-preset 255");

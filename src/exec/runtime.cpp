@@ -105,7 +105,7 @@ Runtime::Runtime(const std::optional<std::filesystem::path>& library, std::optio
   const auto loaded = load(library);
   // Only the thread that forked is in a child; what the others held stays held. So this comes before any lock.
   if (const pid_t owner = shared().process; owner != 0 && owner != ::getpid())
-    throw usage_error("this process was forked while a run of detent went on, and has not the threads of that run",
+    throw usage_error("this process was forked while a run of detent went on, and lacks the threads of that run",
                       "start processes with multiprocessing's 'spawn' or 'forkserver', or fork when no run goes on");
   const std::lock_guard lock(shared().mutex);
   impl_ = shared().alive.lock();

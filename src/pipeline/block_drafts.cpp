@@ -147,8 +147,8 @@ void find_grids(const onnx::Model& model, const QuantizeOptions& options, quanti
   }
   if (count > 0)
     placement.notes.push_back(fmt::format(
-        "{}: blocks have at most 16 values at even distances, as in files of 4 bits, and keep them; what whole zero "
-        "points lack counts times the sums of the inputs' blocks",
+        "{}: blocks have at most 16 evenly spaced values, as in 4-bit files, and these are kept; a correction by the "
+        "sums of the inputs' blocks makes up for whole zero points",
         count_with_noun(count, "weight")));
 }
 

@@ -255,10 +255,10 @@ class Check {
     const bool wrong = found->second == checking::ChainOutcome::wrong;
     checked.precision = "float32";
     checked.verdict = wrong ? Verdict::refused : Verdict::falls_back;
-    checked.rule =
-        wrong ? "OpenVINO 2026.4.1 joins products of at most 8 rows, and computes them wrongly: one has a zero "
-                "point and no bias"
-              : "OpenVINO 2026.4.1 makes one kernel of floats of products of at most 8 rows";
+    checked.rule = wrong
+                       ? "OpenVINO 2026.4.1 joins layers of at most 8 rows, and computes them wrongly: one has a zero "
+                         "point and no bias"
+                       : "OpenVINO 2026.4.1 makes one float kernel of layers of at most 8 rows";
     checked.suggestion = "three axes for every second one: quantize with this target";
     return true;
   }

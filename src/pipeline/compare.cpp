@@ -277,9 +277,8 @@ void judge_outputs(const Side& original, const Side& quantized, const graph::Ind
           all.paired == 0
               ? fmt::format("output '{}' has no element in both models", name)
               : fmt::format(
-                    "output '{}' is 0 everywhere in the float model, so that its error, {:.3g} at the most, has no "
-                    "ratio",
-                    name, all.max_abs));
+                    "output '{}' is 0 everywhere in the float model: its error, {:.3g} at the most, has no SQNR", name,
+                    all.max_abs));
       continue;
     }
     const int producer = index.producer(name);
@@ -290,7 +289,7 @@ void judge_outputs(const Side& original, const Side& quantized, const graph::Ind
   }
   if (in_other_numbers > 0)
     comparison.notes.push_back(
-        fmt::format("not compared, since the quantized model has no floats there, as in a cache of 8 bits: {}",
+        fmt::format("not compared, since they are no floats in the quantized model, as an 8-bit cache: {}",
                     count_with_noun(in_other_numbers, "output")));
 }
 

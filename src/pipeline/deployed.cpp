@@ -359,7 +359,7 @@ std::string words_for(const std::vector<std::string>& nodes) {
   const auto shown = static_cast<std::ptrdiff_t>(std::min(kMost, nodes.size()));
   auto text = fmt::format("the runtime computes '{}'", fmt::join(nodes.begin(), nodes.begin() + shown, "', '"));
   if (nodes.size() > kMost) text += fmt::format(" and {} more", nodes.size() - kMost);
-  return text + fmt::format(" otherwise than {} integers say", nodes.size() == 1 ? "its" : "their");
+  return text + fmt::format(" differently from {} integers", nodes.size() == 1 ? "its" : "their");
 }
 
 }  // namespace

@@ -197,9 +197,8 @@ void describe_products(const exec::Runtime& runtime, const onnx::Model& model, c
   if (nodes.empty()) return;
   constexpr std::uint64_t kCopies = 3;  // as read, as fused, as packed for the runtime's kernels
   if (report.parameter_bytes * kCopies > planning::available_memory()) {
-    report.notes.push_back(
-        fmt::format("which products the runtime fuses was not asked: loading the model takes about {}",
-                    format_size(report.parameter_bytes * kCopies)));
+    report.notes.push_back(fmt::format("integer kernels are not listed: loading the model would take about {}",
+                                       format_size(report.parameter_bytes * kCopies)));
     return;
   }
   try {
@@ -211,7 +210,7 @@ void describe_products(const exec::Runtime& runtime, const onnx::Model& model, c
     report.runtime = runtime.version();
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::bad_input) throw;
-    report.notes.push_back(fmt::format("which products the runtime fuses is not known: {}", e.what()));
+    report.notes.push_back(fmt::format("integer kernels are not listed: {}", e.what()));
   }
 }
 
@@ -281,7 +280,7 @@ Inspection inspect_within_time(const InspectOptions& options) {
                                   [&](const auto& input) { return !graph::static_shape(types, input.name); });
     report.notes.emplace_back(
         open ? "some activation sizes depend on dynamic axes; give --shape NAME:1x3x224x224 to know them"
-             : "some activation sizes depend on what the inputs hold");
+             : "some activation sizes depend on values of the inputs");
   }
   return report;
 }

@@ -491,7 +491,7 @@ void predict_proof(Run& run, Forecast& forecast) {
 
 // Left out under a budget that has no room for it.
 void predict_choosing_again(Run& run, Forecast& forecast) {
-  add_stage(run, "layers computed otherwise", within_budget(run, forecast.memory.searching), forecast.plan, true);
+  add_stage(run, "layers computed differently", within_budget(run, forecast.memory.searching), forecast.plan, true);
 }
 
 void predict_timing(Run& run, Forecast& forecast) {
@@ -588,7 +588,7 @@ void predict_form(Run& run, Forecast& forecast) {
 void predict_cache(Run& run, Forecast& forecast) {
   const auto& model = run.blocks ? run.blocks->draft().model : run.model;
   (void)run::quantizable_caches(model, run.options.kv_cache.type);  // throws where the cache cannot be quantized
-  run.result.notes.emplace_back("what the samples take that give the cache its scales is not counted");
+  run.result.notes.emplace_back("memory and time of the samples for the cache's scales are not counted");
   if (run.blocks) return;
   forecast.plan.transformer = graph::find_transformer(model, graph::ValueTypes());
   forecast.plan.output_bytes = bytes_as_it_is(model);

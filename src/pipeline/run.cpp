@@ -71,8 +71,8 @@ Recipe recipe_of(const QuantizeOptions& options, config::Command command) {
   auto recipe = recipe_of_options(own);
   recipe.in_float32 = std::move(kept->in_float32);
   recipe.notes.emplace_back(
-      "the model computes in 16-bit floats, and so does what is not quantized; --float 32 gives a model whose "
-      "products the runtime's CPU computes on integers");
+      "the model computes in 16-bit floats where it is not quantized; --float 32 gives a model that the runtime's "
+      "CPU computes on integers");
   return recipe;
 }
 

@@ -255,9 +255,9 @@ class Layers {
 
   void note_float_operators() {
     if (in_float_.empty()) return;
-    result_.notes.push_back(
-        fmt::format("the reference of {} is ONNX Runtime's float32 without optimizations, where no float64 kernel is",
-                    fmt::join(in_float_, ", ")));
+    result_.notes.push_back(fmt::format(
+        "there is no float64 kernel for {}: their reference is ONNX Runtime's float32 without optimizations",
+        fmt::join(in_float_, ", ")));
   }
 
   const onnx::Model& model_;
@@ -354,7 +354,8 @@ class Verifying {
     run::DecisionPlayer player(decisions_);
     const auto deployed = load_whole(player);
     if (!deployed) {
-      result_.notes.emplace_back("the outputs were not compared, since this consumer cannot be told what to decide");
+      result_.notes.emplace_back(
+          "the outputs were not compared: this consumer cannot take the float model's decisions");
       return;
     }
     struct Sums {

@@ -236,7 +236,7 @@ SweepPlan plan_sweep(const onnx::Model& model, const graph::ValueTypes& types, c
     throw resource_error(fmt::format("model '{}': calibration in {} segments does not keep to {} of memory, or not "
                                      "to the disk budget or memory level",
                                      model.path.string(), plan.cuts.size() + 1, format_size(budget.memory)),
-                         "give fewer --set segments, or a larger budget");
+                         "give a smaller --set segments, or a larger budget");
   return plan;
 }
 

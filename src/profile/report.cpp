@@ -244,18 +244,16 @@ std::string_view advice_on_tuning(Bound bound) {
   switch (bound) {
     case Bound::compute:
       return "The GPU's arithmetic is the bottleneck: --set device-precision=tf32 or bfloat16 multiplies faster, more "
-             "devices share the rows, and fewer --set num-iterations take less time.";
+             "devices share the rows, and a smaller --set num-iterations takes less time.";
     case Bound::memory:
-      return "The GPU's memory is the bottleneck: more devices share the rows, and fewer --set num-iterations take "
-             "less "
-             "time.";
+      return "The GPU's memory is the bottleneck: more devices share the rows, and a smaller --set "
+             "num-iterations takes less time.";
     case Bound::disk:
       return "The disk is the bottleneck: put --work-dir on a faster one, or raise --memory-budget so that samples are "
              "spooled in memory.";
     case Bound::transfer:
       return "Copies of samples to the GPU are the bottleneck: --set finetune-form=gram copies each sample once, and "
-             "fewer "
-             "--set num-iterations copy less.";
+             "a smaller --set num-iterations copies less.";
     case Bound::contention:
     case Bound::waiting:
       return "The GPU waits for the host, which runs the model between layers: --threads uses more cores if there are "

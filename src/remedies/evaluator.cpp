@@ -395,11 +395,10 @@ LeftOut keep_to_budget(const QuantizeOptions& options, const run::Prepared& prep
       left.notes.push_back(fmt::format("{} would take about {} of memory, and the budget is {}", what,
                                        format_size(bytes), format_size(*budget)));
   };
-  tell(left.measuring, "what roundings do to the results is not measured, and nothing is done about it: that",
-       needed.measuring);
-  tell(left.tuning, "weights are not tuned, whatever measuring finds: that", needed.tuning);
-  tell(left.storing, "weights of products in float stay floats: to run the file without them", needed.proving);
-  tell(left.timing, "latency is not measured: the float model as it is deployed", needed.timing);
+  tell(left.measuring, "the effect of roundings is not measured, and no remedy is tried: that", needed.measuring);
+  tell(left.tuning, "weights are not tuned: that", needed.tuning);
+  tell(left.storing, "layers in float keep their weights in float: a run of the file without them", needed.proving);
+  tell(left.timing, "latency is not measured: the deployed float model", needed.timing);
   return left;
 }
 

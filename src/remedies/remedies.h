@@ -63,7 +63,7 @@ inline bool may_fall_back(const QuantizeOptions& options) {
 
 /// Those that decide what computes on integers at all.
 inline constexpr Row kFormRemedies[] = {{"recurrent layers", config::applies_remedies, false, recurrent},
-                                        {"gates",
+                                        {"SiLU and HardSwish",
                                          [](const auto& o) {
                                            return config::applies_remedies(o) &&
                                                   config::writes_hard_sigmoids(o.config) &&

@@ -63,8 +63,8 @@ class Gates : public Remedy {
   }
 
   void keep(Draft& draft, Evaluator& evaluator) override {
-    draft.notes.push_back("quantized, as it costs little accuracy: " +
-                          count_with_noun(chosen_.size(), "SiLU or HardSwish node"));
+    draft.notes.push_back(count_with_noun(chosen_.size(), "SiLU or HardSwish node") +
+                          " quantized: that costs little accuracy");
     draft.prepared.integer_gates = std::move(chosen_);
     draft.assignment = std::move(assignment_);
     draft.sensitivities.reset();
@@ -185,11 +185,10 @@ class Recurrent : public Remedy {
     for (const auto& [error, id] : errors_) {
       draft.prepared.leave_in_float(id, run::InFloat::inexact);
       const bool is_stored = draft.prepared.choice(id).stored;
-      draft.notes.push_back(fmt::format("{} '{}' {}, it alone leaves the results {:.1f} dB from the float model's",
-                                        is_stored ? "layer" : "LSTM", id,
-                                        is_stored ? "keeps its weights: with weights of 8 bits"
-                                                  : "stays in float: as the runtime computes it on integers",
-                                        -10 * std::log10(error)));
+      draft.notes.push_back(fmt::format(
+          "{} '{}' {} alone the results would have {:.1f} dB", is_stored ? "layer" : "LSTM", id,
+          is_stored ? "keeps its weights in float: with 8 bits in it" : "stays in float: with integers in it",
+          -10 * std::log10(error)));
     }
   }
 

@@ -41,7 +41,7 @@ std::string host_name() {
 void check_same_model(shim::Ranks& ranks, const Options& options) {
   const auto mine = fingerprint_of(onnx::read_model(model_file(options.model)));
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
-    throw bad_input("the model is another one than that of rank 0", "give all ranks the same files");
+    throw bad_input("the model differs from that of rank 0", "give all ranks the same files");
 }
 
 void add_file(Hasher& hasher, const fs::path& file) {
@@ -87,7 +87,7 @@ void check_same_samples(shim::Ranks& ranks, const Options& options) {
   if (const auto& data = options.calibration_data; data && !data->empty()) hasher.add(samples_at(*data).text());
   const auto mine = hasher.result();
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
-    throw bad_input("the samples, or how many of them are read, are others than those of rank 0",
+    throw bad_input("the samples, or their number, differ from those of rank 0",
                     "give all ranks the same files and the same line");
 }
 
@@ -99,7 +99,8 @@ void check_same_options(shim::Ranks& ranks, const Options& options, config::Comm
     hasher.add(json_text(config::identity(options, what, command)));
   const auto mine = hasher.result();
   if (shim::broadcast_value(&ranks, mine, options.stop) != mine)
-    throw usage_error("the options, or detent, are others than those of rank 0", "start all ranks by the same line");
+    throw usage_error("the options, or the version of detent, differ from those of rank 0",
+                      "start all ranks by the same line");
 }
 
 Options options_of(const shim::Ranks& ranks, Options options, config::Command command) {

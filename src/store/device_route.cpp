@@ -39,7 +39,7 @@ DeviceRoute choose_route(GdsMode mode, const RouteProbe& probe) {
   const std::string refusal = probe.refusal();
   if (mode == GdsMode::on) {
     if (refusal.empty()) return {true, DiskAccess::direct, "asked for (--set gds=on)"};
-    throw device_error(fmt::format("--set gds on: {}", refusal),
+    throw device_error(fmt::format("--set gds=on: {}", refusal),
                        "give --set gds=auto or off, or choose another disk with --work-dir");
   }
   if (!refusal.empty()) return pinned(probe, fmt::format("no {} ({})", kStorage, refusal));

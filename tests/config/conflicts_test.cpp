@@ -284,7 +284,7 @@ TEST(Validate, MeasuringNeedsAPresetThatMeasures) {
     plain(o);
     o.accuracy.target = 0.9;
   });
-  EXPECT_TRUE(contains(says, "--preset plain says so already")) << says;
+  EXPECT_TRUE(contains(says, "which --preset plain has fixed")) << says;
   EXPECT_TRUE(contains(refused([](auto& o) { o.config.preset = "best"; }), "balanced, plain"));
 }
 

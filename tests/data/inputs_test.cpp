@@ -201,7 +201,7 @@ TEST_F(GivenValuesTest, WhatIsNoneIsRefused) {
     expect_usage(with({std::string("sr=") + number}, rate), {"'sr' is int64 []", "is no value"});
   expect_usage(with({"on=2"}, typed("on", DataType::boolean, {})), {"'2' is no value"});
   expect_usage(with({"u=-1"}, typed("u", DataType::uint8, {})), {"'-1' is no value"});
-  expect_usage(with({"s=0"}, input("s", {-1, -1})), {"how large it is does not follow from a sample"});
+  expect_usage(with({"s=0"}, input("s", {-1, -1})), {"its size does not follow from a sample"});
   expect_usage(with({"x=0", "sr=1"}, rate), {"leaves none for samples"});
   expect_error(with({}, rate), {"--input NAME=NUMBER"});
 }

@@ -76,7 +76,7 @@ TEST_F(Folder, WhatIsMissingIsAskedForInOneLine) {
   write("a.png", "x");
   EXPECT_NE(error(input_, {}).find("give --image-preset: imagenet, 01"), std::string::npos);
   input_.shape = {-1, 3, -1, -1};
-  EXPECT_NE(error(input_, {ImagePreset::bytes}).find("give --set image-size"), std::string::npos);
+  EXPECT_NE(error(input_, {ImagePreset::bytes}).find("as in --set image-size"), std::string::npos);
   input_.shape = {-1, 128};
   EXPECT_NE(error(input_, {ImagePreset::bytes}).find("takes no pictures"), std::string::npos);
   input_.shape = {-1, 3, 8, 8};

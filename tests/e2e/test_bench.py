@@ -93,7 +93,7 @@ def test_prints_a_table(pair: tuple[Path, Path]) -> None:
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[1].endswith(str(pair[0])) and lines[2].endswith(str(pair[1])) and "1.00" in lines[1]
-    assert lines[3].startswith("1 thread, 3 runs of each model in turns, on synthetic inputs, ONNX Runtime ")
+    assert lines[3].startswith("1 thread, 3 interleaved runs of each model, on synthetic inputs, ONNX Runtime ")
     assert sum("MatMul" in line for line in lines) == 2
 
 
@@ -160,4 +160,4 @@ def test_says_why_there_is_no_latency(tmp_path: Path) -> None:
     result = quantized(tmp_path / "model.onnx", tmp_path / "q.onnx", "--statistics", statistics)
     assert "latency" not in result
     (note,) = [note for note in result["notes"] if note.startswith("latency was not measured: ")]
-    assert "made up" in note
+    assert "synthetic inputs" in note

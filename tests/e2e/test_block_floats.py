@@ -129,7 +129,7 @@ def test_what_does_not_go_with_block_floats(cnn, tmp_path):
         (["--finetune", "adaround"], "--finetune means nothing with --set block-float"),
         (["--weights-only"], "--set block-float means nothing with --weights-only"),
         (["--float", 16], "--set block-float and --float are both the format of all numbers"),
-        (["--set", "no-keep-io-types"], "--set no-keep-io-types is about --float 16"),
+        (["--set", "no-keep-io-types"], "--set no-keep-io-types needs --float 16"),
         *(([*option], f"{spelled(option)} means nothing with --set block-float") for option in OF_SAMPLES),
     ]:
         result = detent("quantize", cnn / "m.onnx", "-o", tmp_path / "q.onnx", "--set", "block-float=mx9", *options)

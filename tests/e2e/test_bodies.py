@@ -109,10 +109,10 @@ def test_a_body_that_no_sample_came_to(tmp_path: Path) -> None:
     for preset in ("plain", "balanced"):
         options = ["--preset", preset, "--set", "weight-range=reduced"]
         said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
-        told = [note for note in said["notes"] if "no sample came" in note]
+        told = [note for note in said["notes"] if "no sample reached" in note]
         assert len(told) == 1
         assert "'choose'" in told[0]
-        assert "'else_branch': 3 products" in told[0]
+        assert "'else_branch': 3 layers" in told[0]
         choose = next(n for n in onnx.load(tmp_path / "out.onnx").graph.node if n.name == "choose")
         types = {a.name: [n.op_type for n in nodes_of(a.g)] for a in choose.attribute}
         assert types["else_branch"].count("MatMul") == 3
@@ -143,7 +143,7 @@ def test_a_branch_that_contradicts_the_samples(tmp_path: Path) -> None:
     data = support.save_samples(tmp_path / "data", feeds)
     options = ["--preset", "balanced", "--no-bench", "--optimize-for", "size", "--set", "sensitivity=off", "--finetune", "gptq"]
     said = support.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", data, *options)
-    assert any("'else_branch': 2 products" in note for note in said["notes"]), said["notes"]
+    assert any("'else_branch': 2 layers" in note for note in said["notes"]), said["notes"]
     assert [layer["name"] for layer in said["layers"]] == ["before", "then.layer", "after"]
     reference, found = support.load(tmp_path / "model.onnx"), support.check_model(tmp_path / "out.onnx")
     assert support.sqnr(support.outputs(reference, feeds), support.outputs(found, feeds)) > 25
@@ -340,7 +340,7 @@ def test_a_model_whose_only_body_no_sample_came_to_stays_in_float(options: list[
     data = support.save_samples(tmp_path / "data", [{"x": np.ones((3, 16), np.float32)}] * 2)
     said = support.quantize(tmp_path / "model.onnx", tmp_path / "q.onnx", data, "--no-bench", *options)
     assert said["nodes_quantized"] == 0
-    assert any("no sample came to its body" in note for note in said["notes"]), said["notes"]
+    assert any("no sample reached its body" in note for note in said["notes"]), said["notes"]
 
 
 def test_inspection_counts_bodies(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_gpudirect_storage_that_cannot_be_is_refused_at_once(place: Place, model
     options = [*ADAROUND, "--device", "cuda:0", "--set", "gds=on"]
     result = support.detent("quantize", model, "-o", place.output, "--calibration-data", data, *options, env=on_host)
     assert result.returncode == DEVICE, result.stderr
-    assert "--set gds on: " in result.stderr
+    assert "--set gds=on: " in result.stderr
     assert not place.output.exists()
 
 

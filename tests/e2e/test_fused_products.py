@@ -90,7 +90,7 @@ def test_float_models_have_none(tmp_path: Path) -> None:
     onnx.save(graphs.small_cnn(), tmp_path / "m.onnx")
     found = inspected(tmp_path / "m.onnx")
     assert "products" not in found and "runtime" not in found
-    assert "quantized products" not in support.detent("inspect", tmp_path / "m.onnx").stdout
+    assert "quantized layers" not in support.detent("inspect", tmp_path / "m.onnx").stdout
 
 
 def test_a_runtime_that_fuses_less(tmp_path: Path) -> None:

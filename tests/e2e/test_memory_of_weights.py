@@ -138,7 +138,7 @@ def test_what_is_asked_for_and_has_no_room_is_refused_before_samples_run(deep: P
         assert refused.returncode == 4 and f"{what} needs" in refused.stderr, refused.stderr
     left_out = support.detent(*words, "90MiB")
     assert left_out.returncode == 0, left_out.stderr
-    assert "what roundings do to the results is not measured" in left_out.notes
+    assert "the effect of roundings is not measured" in left_out.notes
 
 
 @pytest.mark.full

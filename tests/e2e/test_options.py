@@ -113,7 +113,7 @@ def test_mistakes_get_an_answer(words_given: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("no-keep-io-types", "is about --float 16, bf16 and 32"),
+        ("no-keep-io-types", "needs --float 16, bf16 or 32"),
         ("no-pin-memory", "are for GPUs"),
         ("no-activation-order", ""),
     ],

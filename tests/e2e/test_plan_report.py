@@ -366,14 +366,16 @@ def test_the_plan_of_the_same_line(trained: list[object], options: list[object])
     else:
         assert done["nodes_quantized"] == planned["nodes_quantized"]
     rare = (
-        ["layers computed otherwise"] + ["tuning weights"] * planned["finetune"]["only_if_needed"] if "finetune" in planned else []
+        ["layers computed differently"] + ["tuning weights"] * planned["finetune"]["only_if_needed"]
+        if "finetune" in planned
+        else []
     )
     always = [stage["bytes"] for stage in planned["stages"] if stage["what"] not in rare]
     assert planned["peak_memory_bytes"] == max(always)
     ran = {stage["name"] for stage in done["stages"]}
     only_if = {
         "tuning weights": "Fast Finetune" in ran,
-        "layers computed otherwise": any(note.startswith("as deployed the worst output has") for note in done["notes"]),
+        "layers computed differently": any(note.startswith("as deployed the worst output has") for note in done["notes"]),
     }
     happened = [stage for stage in planned["stages"] if only_if.get(stage["what"], True)]
     assert 0.75 < max(stage["bytes"] for stage in happened) / peak < 1.25

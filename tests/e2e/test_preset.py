@@ -310,13 +310,13 @@ def test_products_fall_back_to_16_bits(products: tuple[Path, Path], tmp_path: Pa
 @pytest.mark.parametrize(
     ("code", "says", "options"),
     [
-        (USAGE, "--preset plain does not measure", ["--preset", "plain", *WIDE]),
+        (USAGE, "--preset plain makes none", ["--preset", "plain", *WIDE]),
         (
             BAD_INPUT,
             "activations of 16 bits do not reach",
             [*WIDE, "--accuracy-metric", "sqnr", "--accuracy-target", 90],
         ),
-        (USAGE, "--preset plain says so already", ["--preset", "plain", "--accuracy-target", 0.9]),
+        (USAGE, "which --preset plain has fixed", ["--preset", "plain", "--accuracy-target", 0.9]),
         (USAGE, "5 is not above 0 and at most 1", ["--accuracy-target", 5]),
         (USAGE, "go together", ["--accuracy-metric", "command", "--accuracy-target", 1]),
         (BAD_INPUT, "ended with status 7", [*BY_COMMAND, "exit 7;"]),

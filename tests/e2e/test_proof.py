@@ -277,7 +277,7 @@ def test_products_that_int8_loses_compute_in_float(tmp_path: Path) -> None:
     onnx.save(b.model({"x": (TensorProto.FLOAT, ["n", 32])}, [b.add("MatMul", x, b.constant("w", weights))]), tmp_path / "m.onnx")
     result = run("", "quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--format", "q4", "--no-bench")
     assert result.returncode == 0, result.stderr
-    assert "where products in blocks multiply int8" in result.stderr and "--set accuracy-level=0" in result.stderr
+    assert "with weights in blocks multiplied in int8" in result.stderr and "--set accuracy-level=0" in result.stderr
     feed = {"x": rng.normal(0, 1, (4, 32)).astype(np.float32)}
     expected, found = (support.load(tmp_path / f"{name}.onnx").run(None, feed) for name in "mq")
     assert support.sqnr([expected], [found]) > 10

@@ -373,7 +373,7 @@ def test_other_models_are_refused(model: Path, tmp_path: Path, failing: int) -> 
     layers(folders[1] / "m.onnx")
     program = by_rank(tmp_path / "run.sh", failing, f"cd {folders[1]}")
     command = ["quantize", "m.onnx", "-o", tmp_path / "q.onnx", "--weights-only"]
-    says = r"rank [0-2] on \S+: the model is another one than that of rank 0; give all"
+    says = r"rank [0-2] on \S+: the model differs from that of rank 0; give all"
     refused(says, 3, *command, program=program, cwd=folders[0])
     assert not (tmp_path / "q.onnx").exists()
 
@@ -417,7 +417,7 @@ def test_an_error_names_the_rank(model: Path, data: Path, tmp_path: Path, failin
         work.mkdir()
         patience = {"OMPI_MCA_odls_base_sigkill_timeout": str(seconds)}
         # Which rank speaks depends on whose samples are compared with those of the first.
-        said = f"(.*{sorted(broken.iterdir())[0].name}|the samples, .* others than)"
+        said = f"(.*{sorted(broken.iterdir())[0].name}|the samples, .* differ from)"
         says = rf"detent: error: rank {failing or '[12]'} on \S+: {said}"
         refused(says, 3, *command, "--work-dir", work, program=program, cwd=usual, **patience)
         assert not (tmp_path / "q.onnx").exists()
@@ -437,7 +437,7 @@ def test_other_options_are_refused(model: Path, tmp_path: Path, option: str, fai
 exec {support.DETENT} "$@"
 """)
     script.chmod(0o755)
-    says = r"rank [1-2] on \S+: the options, or detent, are others than those of rank 0; start all"
+    says = r"rank [1-2] on \S+: the options, or the version of detent, differ from those of rank 0; start all"
     refused(says, 3, "quantize", model, "-o", tmp_path / "q.onnx", "--weights-only", "--no-bench", program=script)
     assert not (tmp_path / "q.onnx").exists()
 
@@ -483,6 +483,6 @@ exec {support.DETENT} "$@" --samples {8 if other == "data" else 7}
     options = {"calibrate": [], "blocks": ["--weights-only"], "gptq": [*BALANCED, "--finetune", "gptq", "--optimize-for", "size"]}
     quantizes = [] if kind == "calibrate" else ["--no-bench"]
     command = ["calibrate" if kind == "calibrate" else "quantize", model, "-o", tmp_path / "out", "--calibration-data", "data"]
-    says = r"rank [1-2] on \S+: the (samples|options, or detent),.* others than"
+    says = r"rank [1-2] on \S+: the (samples|options, or the version of detent),.* differ from"
     refused(says, 3, *command, *options[kind], *quantizes, program=script, cwd=folders[0])
     assert not (tmp_path / "out").exists()

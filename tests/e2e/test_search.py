@@ -280,7 +280,7 @@ def test_machines_serve_with_the_models_that_suit_them(net: Path, table: Path, t
     assert chosen == {f"on {name}" for name, m in served.items() if m["needed"]}
     for point in front["points"]:
         assert not point["chosen"] or Path(point["written"]).exists()
-    assert "requests a second for the least: " in found.stdout
+    assert "requests a second at the lowest price: " in found.stdout
 
 
 @pytest.mark.full

@@ -69,7 +69,7 @@ def test_float_where_it_is_faster(case: tuple[Path, Path, Path], tmp_path: Path)
     table = changed(case[2], tmp_path, float=1, integers=1000)
     result = quantize(case[0], tmp_path / "q.onnx", case[1], table)
     assert weights(tmp_path / "q.onnx") == ["FLOAT"] * 3
-    assert any("3 of 3 products left in float" in note for note in result["notes"])
+    assert any("3 of 3 layers left in float" in note for note in result["notes"])
     sample = support.load_samples(case[1])[0]
     expected = support.load(case[0]).run(None, sample)[0]
     np.testing.assert_allclose(support.check_model(tmp_path / "q.onnx").run(None, sample)[0], expected, rtol=1e-4, atol=1e-5)
@@ -86,7 +86,7 @@ def test_one_number_says_what_size_is_worth(case: tuple[Path, Path, Path], tmp_p
     table = changed(case[2], tmp_path, float=100, integers=110, quantize=0, dequantize=0, into_blocks=0, out_of_blocks=0)
     fast = quantize(case[0], tmp_path / "fast.onnx", case[1], table)
     assert weights(tmp_path / "fast.onnx") == ["FLOAT"] * 3
-    (note,) = [note for note in fast["notes"] if "3 of 3 products left in float" in note]
+    (note,) = [note for note in fast["notes"] if "3 of 3 layers left in float" in note]
     assert "0.3 -> 0.33 ms a sample by the times of single operators" in note
     quantize(case[0], tmp_path / "small.onnx", case[1], table, "--set", "size-worth=100")
     assert "FLOAT" not in weights(tmp_path / "small.onnx")

@@ -205,7 +205,7 @@ def test_the_smallest_file_is_the_one_without_many_pairs(tmp_path: Path) -> None
     integers, alone = made("--format", "int8"), made()
     assert alone["model_bytes_after"] < 0.6 * integers["model_bytes_after"]
     assert not {"QuantizeLinear", "DequantizeLinear"} & {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
-    assert any("weights of 8 bits alone" in note for note in alone["notes"])
+    assert any("weights alone have 8 bits" in note for note in alone["notes"])
     assert not any("computed in integers" in note for note in alone["notes"])
 
 

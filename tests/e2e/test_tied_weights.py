@@ -180,7 +180,7 @@ def test_products_share_data_in_a_file_beside_the_model(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
 
     result = support.weights_only(model, tmp_path / "inside.onnx", "--weights-form", "qdq")
-    assert any("of 3 products" in note and "--set external-data-threshold" in note for note in result["notes"])
+    assert any("of 3 layers" in note and "--set external-data-threshold" in note for note in result["notes"])
     support.weights_only(model, tmp_path / "beside.onnx", "--weights-form", "qdq", "--set", "external-data-threshold=1")
     files = [t for t in onnx.load(tmp_path / "beside.onnx", load_external_data=False).graph.initializer]
     places = {tuple((e.key, e.value) for e in t.external_data) for t in files}

@@ -147,7 +147,7 @@ def test_written_out(tmp_path: Path, fused: bool, mlp: str, tied: bool) -> None:
     assert (found["embedding"]["entries"], found["head"]["node"]) == (WORDS, "logits")
     written = support.detent("inspect", tmp_path / "m.onnx").stdout
     assert f"attention written out of {HEADS} heads of {HIDDEN // HEADS}; " in written
-    assert ("also the last product's weight" in written) == tied
+    assert ("also the last layer's weight" in written) == tied
     planned = support.detent("plan", tmp_path / "m.onnx", "--json")
     assert json.loads(planned.stdout)["transformer"] == found
     support.weights_only(tmp_path / "m.onnx", tmp_path / "q.onnx", "--set", "weight-symmetric")

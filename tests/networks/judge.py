@@ -25,7 +25,7 @@ COMPUTED_BY_DETENT = {"amd-npu:bf16", "amd-npu:bfp16"}
 INTEGERS = {"qnn", "qnn:a16", "amd-npu:xint8", "amd-npu:a8w8", "amd-npu:a16w8", "tflite-like"}
 PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"}
 MORE_IN_FLOAT = (" stay in float: ", ": in float, ", ": left to the CPU, ")
-DECIDE_ALIKE = "is compared where both models decide as the float model does"
+DECIDE_ALIKE = "both models decide as the float model does"
 # A model or data that detent cannot make what was asked of, and options that contradict each other.
 REFUSED, USAGE = 3, 2
 # Told accuracy may differ from what is found here by so many dB; from so many on, nothing can be told apart.

@@ -333,7 +333,7 @@ def reason_of(message: str) -> str:
 
 def table(results: dict[tuple[str, str], Counter[str]]) -> str:
     columns = sorted({what for counts in results.values() for what in counts}, key=lambda what: (what[0].isupper(), what))
-    lines = [" | ".join(["| ", "format", *columns]) + " |", "|---|---|" + "---|" * len(columns)]
+    lines = [f"| | format | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     for (kind, name), counts in results.items():
         lines.append(" | ".join([f"| {kind}", name, *(str(counts[what]) for what in columns)]) + " |")
     return "\n".join(lines)
@@ -367,7 +367,7 @@ def main() -> int:
             print(line.replace("\n", " "), flush=True)
 
     run_in_children(jobs, report)
-    print(table(results))
+    print(table(results), end="\n\n")
     print(table(dict(sorted(reasons.items()))))
     return 1 if findings else 0
 

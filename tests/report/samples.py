@@ -145,7 +145,7 @@ def full(layer_count=60, tensor_count=40, bins=120, seed=7):
             "answer": "look",
             "headline": "Look at it before you use it: the outputs stay within 4.3 % of the float model's, "
             "and it is 1.6 times as fast and 4.0 times smaller.",
-            "reasons": ["Accuracy was measured on 4 samples only; 8 or more say more of other inputs."],
+            "reasons": ["Accuracy was measured on 4 samples only; 8 or more say more about other inputs."],
         },
         "kept": [
             {"node": "Conv '/model/stem/conv'", "why": "in float, for accuracy", "error_share": 0.31, "macs_share": 0.02},

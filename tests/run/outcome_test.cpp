@@ -78,7 +78,7 @@ TEST(Outcome, SamplesThatRepeatOthersAreFew) {
   const auto outcome = outcome_of(r);
   EXPECT_EQ(outcome.answer, Answer::look);
   EXPECT_EQ(outcome.reasons.at(0),
-            "15 of the 16 samples repeat others: 8 or more different ones say more of other inputs.");
+            "15 of the 16 samples repeat others: 8 or more different ones say more about other inputs.");
 }
 
 TEST(Outcome, WhatWasNotMeasuredIsSaid) {

@@ -41,7 +41,7 @@ TEST(DeviceRoute, OnIsAnErrorWithTheReason) {
       ADD_FAILURE() << "no error";
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::device);
-      EXPECT_EQ(std::string(e.what()), "--set gds on: " + std::string(reason));
+      EXPECT_EQ(std::string(e.what()), "--set gds=on: " + std::string(reason));
       EXPECT_NE(e.hint().find("--work-dir"), std::string::npos);
     }
     EXPECT_EQ(machine.measured, 0);

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import tempfile
 import textwrap
 import unittest
@@ -21,6 +22,13 @@ class TheHouse(unittest.TestCase):
         # A model may name a data file for each of its tensors.
         held = "std::unordered_map<std::string, std::shared_ptr<const MappedFile>> files_;"
         self.assertIn(held, (ROOT / "src/onnx/tensor.h").read_text())
+
+    def test_has_the_scripts_of_all_tables(self):
+        for name, command in structure.publish.COMMANDS.items():
+            scripts = [word for word in command.split() if word.endswith(".py")]
+            self.assertTrue(scripts, name)
+            self.assertFalse([word for word in scripts if not (ROOT / word).is_file()], name)
+            self.assertLessEqual(set(re.findall(r"\$(\w+)", command)), set(structure.publish.NEEDS), name)
 
     def test_is_not_empty(self):
         self.assertTrue(list((ROOT / "src" / "base").glob("*.cpp")))
@@ -179,14 +187,16 @@ void f(std::error_code& out) {
 
     def test_sees_figures_that_no_run_made(self):
         table = ["| | ms |", "|---|---|", *(f"| {name} | {name}.5 ms |" for name in range(5))]
-        data = {"bench/published.json": json.dumps({"times": {"date": "2026-11-29", "commit": "abc", "table": table}})}
-        made = "\n".join(["<!-- figures times -->", *table, "", "*2026-11-29, abc*", "<!-- end -->", ""])
+        data = {"bench/published.json": json.dumps({"rotation": {"date": "2026-11-29", "commit": "abc", "table": table}})}
+        made = "\n".join(["<!-- figures rotation -->", *table, "", "*2026-11-29, abc*", "<!-- end -->", ""])
         self.assertEqual([], self.breaches({**data, "docs/a.md": made}))
         self.assert_breach({**data, "docs/a.md": made.replace("| 3.5 ms", "| 2.5 ms")}, "are not those of the last run")
         self.assert_breach({**data, "docs/a.md": made.replace("11-29", "11-30")}, "are not those of the last run")
         self.assert_breach({**data, "docs/a.md": made + "\n".join(table) + "\n"}, "docs/a.md: figures that")
-        self.assert_breach({**data, "docs/a.md": "\n"}, "no page shows 'times'")
+        self.assert_breach({**data, "docs/a.md": "\n"}, "no page shows 'rotation'")
         self.assertEqual([], self.breaches({**data, "docs/a.md": made + "| exit code | |\n|---|---|\n| 1 | 5 % |\n"}))
+        unknown = {name: text.replace("rotation", "times") for name, text in {**data, "docs/a.md": made}.items()}
+        self.assert_breach(unknown, "'times' has no command")
 
     def test_sees_words_of_its_own(self):
         self.assert_breach({"src/base/b.cpp": "void share_room();\n"}, "share_room is called split_budget")

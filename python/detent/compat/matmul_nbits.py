@@ -106,7 +106,7 @@ class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
         quant_axes: Iterable[tuple[str, int]] | None = None,
     ) -> None:
         if axis != 1:
-            raise refuse(f"axis={axis}", "leave it out: blocks lie along the inputs of a product")
+            raise refuse(f"axis={axis}", "leave it out: blocks lie along the inputs of a layer")
         super().__init__("HQQ", quant_format, op_types_to_quantize, quant_axes)
         self.chosen: Chosen = {"bits": bits, "block_size": block_size, "symmetric": False}
 

@@ -100,8 +100,8 @@ void print_machines(const SearchResult& r, const SearchOptions& options) {
     price += static_cast<double>(m.needed) * m.price;
     fleet.push_back(fmt::format("{} x {} with {}", m.needed, m.machine, m.model));
   }
-  print_text("{:g} requests a second for the least: {}, {:.4g} an hour\n", *options.requests, fmt::join(fleet, ", "),
-             price);
+  print_text("{:g} requests a second at the lowest price: {}, {:.4g} an hour\n", *options.requests,
+             fmt::join(fleet, ", "), price);
 }
 
 void print_search(const SearchResult& r, const SearchOptions& options) {
@@ -111,9 +111,9 @@ void print_search(const SearchResult& r, const SearchOptions& options) {
   for (const auto& p : points)
     print_text("{:>9.4g} {:>10} {:>9}  {:<6} {:<14} {}\n", kMilli * p.seconds, format_size(p.bytes), decibels(p),
                p.on_front ? "yes" : "", p.name, fmt::join(p.chosen, ", "));
-  print_text("{} of products and formats, {} measured, {}\n", count_with_noun(r.candidates, "candidate"),
+  print_text("{} of layers and formats, {} measured, {}\n", count_with_noun(r.candidates, "candidate"),
              count_with_noun(points.size(), "model"), count_with_noun(r.samples, "sample"));
-  if (r.out_of_time) print_note("time was up: models that were wanted are missing");
+  if (r.out_of_time) print_note("time was up: some of the models are missing");
   print_notes(r.notes);
   print_machines(r, options);
   for (const auto& p : points) {
@@ -134,8 +134,7 @@ std::string samples_given(const std::vector<GivenOption>& given) {
 }  // namespace
 
 const Subcommand search_command{
-    config::kSearch,
-    "Find the smallest, fastest and most accurate of all formats and their mixtures, and a picture of them",
+    config::kSearch, "Find the smallest, fastest and most accurate model among all formats and their mixtures",
     "Example:\n  detent search model.onnx -o out --calibration-data samples/ --max-latency 8ms\n\n"
     "Started by mpirun, each process takes a share of the work; rank 0 times and writes.",
     [](Call& call) {

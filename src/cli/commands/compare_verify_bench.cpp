@@ -90,8 +90,8 @@ void run_compare(Options& options, const config::CommandLine& line) {
 }  // namespace
 
 const Subcommand compare_command{config::kCompare,
-                                 "How close a quantized model is to its float original: SQNR (signal over error, "
-                                 "in dB) and cosine, of each output and layer",
+                                 "Measure how close a quantized model is to the float model: SQNR (signal over "
+                                 "error, in dB) and cosine, of each output and layer",
                                  "Example:\n  detent compare model.onnx model.int8.onnx --calibration-data samples/",
                                  [](Call& call) { run_compare(call.options, call.line); }};
 
@@ -167,7 +167,7 @@ void run_verify(Options& options, const config::CommandLine& line) {
 }  // namespace
 
 const Subcommand verify_command{
-    config::kVerify, "What the runtime makes of a quantized model, beside the float model and exact integers",
+    config::kVerify, "Compare what the runtime computes of a quantized model with exact integers, layer by layer",
     "Example:\n  detent verify model.onnx model.int8.onnx --calibration-data samples/",
     [](Call& call) { run_verify(call.options, call.line); }};
 
@@ -205,7 +205,7 @@ void print_operators(const BenchedModel& m) {
 void print_bench(const BenchResult& r) {
   print_models(r);
   const std::string inputs = r.synthetic ? "synthetic inputs" : count_with_noun(r.samples, "sample");
-  print_text("{}, {} runs of each model in turns, on {}, ONNX Runtime {}\n",
+  print_text("{}, {} interleaved runs of each model, on {}, ONNX Runtime {}\n",
              count_with_noun(static_cast<std::uint64_t>(r.threads), "thread"), r.models.front().latency.runs, inputs,
              r.runtime);
   print_notes(r.notes);

@@ -119,7 +119,7 @@ void print_plan(const Plan& p, bool verbose) {
       for (const auto& s : p.stages) {
         const char* only_if = "";
         if (s.what == "tuning weights" && p.finetune.only_if_needed) only_if = ", if they cause much of the error";
-        if (s.what == "layers computed otherwise") only_if = ", if the written file is worse than was measured";
+        if (s.what == "layers computed differently") only_if = ", if the written file is worse than was measured";
         print_text("  {:>22}  {}{}\n", format_size(s.bytes), s.what, only_if);
       }
       print_text("of calibration\n");
@@ -214,7 +214,7 @@ void print_ranks(const Plan& p, std::size_t asked, double rate) {
 }  // namespace
 
 const Subcommand plan_command{
-    config::kPlan, "What quantize would do, with predicted memory, disk and time; runs nothing",
+    config::kPlan, "Show what quantize would do, with predicted memory, disk and time; runs nothing",
     "Example:\n  detent plan model.onnx --calibration-data samples/ --memory-budget 2GiB", [](Call& call) {
       auto& [options, line, given] = call;
       const auto pictures = take_pictures(line, options.model, options);
@@ -281,7 +281,7 @@ void print_products(const Inspection& r) {
   }
   std::vector<std::string> counts;
   for (const auto& [kind, count] : kinds) counts.push_back(fmt::format("{} {}", kind, count));
-  print_text("quantized products as ONNX Runtime {} runs them: {}\n", r.runtime, fmt::join(counts, ", "));
+  print_text("quantized layers as ONNX Runtime {} runs them: {}\n", r.runtime, fmt::join(counts, ", "));
   if (in_float.empty()) return;
   const auto more = in_float.size() - std::min(in_float.size(), kNamed);
   in_float.resize(std::min(in_float.size(), kNamed));
@@ -311,7 +311,7 @@ void print_inspection(const Inspection& r, std::size_t layers) {
 }  // namespace
 
 const Subcommand inspect_command{config::kInspect,
-                                 "Operators, shapes, parameters and activation bytes of each layer; runs nothing",
+                                 "List operators, shapes, parameters and activation bytes of each layer; runs nothing",
                                  "Example:\n  detent inspect model.onnx --shape image:1x3x224x224", [](Call& call) {
                                    auto& [options, line, given] = call;
                                    const auto report = inspect(options);
@@ -377,7 +377,7 @@ void print_check(const CheckOptions& options, const CheckResult& r) {
 }  // namespace
 
 const Subcommand check_command{config::kCheck,
-                               "What a target makes of each node: accepted, falls back or refused; runs nothing",
+                               "Show what a target makes of each node: accepted, falls back or refused; runs nothing",
                                "Example:\n  detent check model.int8.onnx --target openvino", [](Call& call) {
                                  auto& [options, line, given] = call;
                                  const auto result = check(options);

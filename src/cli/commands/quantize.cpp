@@ -170,7 +170,7 @@ void print_sparsity(const std::vector<BlockedWeight>& weights) {
   }
   if (count == 0) return;
   const auto n = static_cast<double>(count);
-  print_text("{} with 2:4 sparsity: SQNR of a product's results {:.1f} dB in the mean, {:.1f} dB if dense\n",
+  print_text("{} with 2:4 sparsity: SQNR of a layer's results {:.1f} dB in the mean, {:.1f} dB if dense\n",
              count_with_noun(count, "weight"), sparse / n, dense / n);
 }
 
@@ -225,7 +225,7 @@ void print_weights(const std::vector<BlockedWeight>& weights) {
   const auto loses_most = std::max_element(
       weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.output_error < b.output_error; });
   if (loses_most->output_error) {
-    print_text("worst SQNR of a product's results on held-back samples: {:.1f} dB, '{}'\n",
+    print_text("worst SQNR of a layer's results on held-back samples: {:.1f} dB, '{}'\n",
                in_db(*loses_most->output_error), loses_most->node);
   }
   print_sparsity(weights);

@@ -39,7 +39,8 @@ nlohmann::json read_result(const std::string& path) {
 }  // namespace
 
 void add_report(CLI::App& app) {
-  auto* command = app.add_subcommand("report", "Results of quantize side by side, as a table in Markdown or a page");
+  auto* command =
+      app.add_subcommand("report", "Show results of quantize side by side, as a table in Markdown or a page");
   struct Asked {
     std::vector<std::string> files;
     std::optional<std::string> page;

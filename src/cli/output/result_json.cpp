@@ -16,7 +16,7 @@ std::string words_of(const TransformerLayer& layer) {
   if (layer.kv_heads > 0 && layer.kv_heads != layer.heads)
     text += fmt::format(", {} of keys and values", layer.kv_heads);
   text += fmt::format("; queries, keys and values by {}",
-                      layer.inputs.size() == 1 ? "one product" : fmt::format("{} products", layer.inputs.size()));
+                      layer.inputs.size() == 1 ? "one MatMul" : fmt::format("{} MatMul", layer.inputs.size()));
   if (layer.mlp == "experts")
     text += fmt::format("; {} experts{}", layer.experts, of(layer.inner));
   else if (!layer.mlp.empty())
@@ -52,9 +52,9 @@ void print_transformer(const Transformer& transformer) {
   }
   if (const auto& table = transformer.embedding)
     print_text("  embedding: {} entries of {} ({}){}\n", table->entries, table->width, format_size(table->bytes),
-               transformer.is_tied ? ", also the last product's weight" : "");
+               transformer.is_tied ? ", also the last layer's weight" : "");
   if (const auto& head = transformer.head; head && !transformer.is_tied)
-    print_text("  last product: {} scores of {} ({})\n", head->entries, head->width, format_size(head->bytes));
+    print_text("  last layer: {} scores of {} ({})\n", head->entries, head->width, format_size(head->bytes));
 }
 
 namespace {

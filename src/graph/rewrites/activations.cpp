@@ -29,7 +29,7 @@ class GeluComposer : Rewriter {
     std::size_t found = 0;
     for (std::size_t n = 0; n < removed_.size(); ++n) found += compose(static_cast<int>(n)) ? 1U : 0U;
     if (found > 0 && model_.opset("com.microsoft") == 0) model_.set_opset("com.microsoft", 1);
-    return finish(found, count_with_noun(found, "product") + " with Erf became Gelu");
+    return finish(found, "GELU written with Erf became Gelu: " + count_with_noun(found, "node"));
   }
 
  private:
@@ -229,7 +229,7 @@ class SwishRewriter : Rewriter {
       ++found;
       return true;
     });
-    return finish(found, count_with_noun(found, "HardSwish") + " became a product with HardSigmoid");
+    return finish(found, count_with_noun(found, "HardSwish") + " became Mul and HardSigmoid");
   }
 
   void compose() {
@@ -370,9 +370,10 @@ class HtpRewriter : Rewriter {
     Notes notes;
     if (reciprocals_ > 0)
       notes.push_back(count_with_noun(reciprocals_, "Reciprocal") +
-                      " became Div: the HTP's saturates where it divides by less than 0.5");
-    for (auto& line : finish(instances_, count_with_noun(instances_, "InstanceNormalization") +
-                                             " became LayerNormalization, since the HTP does not compile the other"))
+                      " became Div: the HTP's Reciprocal saturates below 0.5");
+    for (auto& line :
+         finish(instances_, count_with_noun(instances_, "InstanceNormalization") +
+                                " became LayerNormalization: the HTP does not compile InstanceNormalization"))
       notes.push_back(std::move(line));
     return notes;
   }

@@ -326,7 +326,7 @@ class FoldingAfter : Rewriter {
       const auto layer = layer_of(model_.graph.nodes[n]);
       if (layer) folded += fold(model_.graph.nodes[n], *layer);
     }
-    return finish(folded, "folded into the products before them: " + count_with_noun(folded, "node") +
+    return finish(folded, "folded into the layers before them: " + count_with_noun(folded, "node") +
                               " (multiplications and additions of constants)");
   }
 
@@ -550,7 +550,7 @@ Notes fold_before_products(onnx::Model& model, ValueTypes& types, const Store& s
     if (more == 0) break;
   }
   if (folded == 0) return {};
-  return {"folded into the products behind them: " + count_with_noun(folded, "node") +
+  return {"folded into the layers after them: " + count_with_noun(folded, "node") +
           " (multiplications and additions of constants)"};
 }
 

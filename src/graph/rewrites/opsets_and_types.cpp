@@ -152,7 +152,7 @@ void upgrade_batch_norm(Upgrade& up, Node node) {
 std::string nearest_mode(Upgrade& up, const Node& node, const std::string& scales) {
   const auto values = up.constant_floats(scales);
   if (values.empty()) {
-    up.note(fmt::format("{}: its scales are computed; they are taken to be 1 or more", node.label()));
+    up.note(fmt::format("{}: its scales are computed at run time, and taken to be 1 or more", node.label()));
     return "floor";
   }
   const bool grows = std::any_of(values.begin(), values.end(), [](double s) { return s > 1; });
@@ -392,7 +392,7 @@ class Raising {
     if (keep_io_types) add_casts(names, index);
     if (count_ == 0) return {};
     Notes notes{count_with_noun(count_, "tensor") + " of 16-bit floats became float32"};
-    if (!model_.functions.empty()) notes.emplace_back("types in model-local functions stay as they are");
+    if (!model_.functions.empty()) notes.emplace_back("types in model-local functions are not changed");
     return notes;
   }
 

@@ -109,9 +109,9 @@ class FewRowsRewriter : Rewriter {
     const bool one = chosen.size() == 1;
     return finish(
         chosen.size(),
-        fmt::format("{} of few rows behind {} get{} a third axis: OpenVINO joins those of two, and computes them "
-                    "wrongly where they add no bias",
-                    count_with_noun(chosen.size(), "product"), one ? "another" : "others", one ? "s" : ""));
+        fmt::format("{} of few rows get{} a third axis: OpenVINO fuses two such layers, and computes them wrongly "
+                    "without a bias",
+                    count_with_noun(chosen.size(), "layer"), one ? "s" : ""));
   }
 
  private:
@@ -383,7 +383,7 @@ class PartRewriter : Rewriter {
       if (parts.size() < 2 || (split != kNone && !differ(parts, sizes))) continue;
       part_all(*product, parts, split);
       notes.push_back(fmt::format("{} was split into {}: its output channels have very different ranges",
-                                  model_.graph.nodes[n].label(), count_with_noun(parts.size(), "product")));
+                                  model_.graph.nodes[n].label(), count_with_noun(parts.size(), "layer")));
     }
     if (notes.empty()) return notes;
     remove_nodes(model_, removed_);

@@ -307,10 +307,9 @@ class Stream : Rewriter {
     const auto name = fresh(tied_->table + "_scores");
     model_.graph.initializers.push_back({name, table_->type, table_->dims, std::move(data), {}, false});
     model_.graph.nodes[tied_->node].set_input(tied_->input, name);
-    notes_.push_back(
-        fmt::format("'{}' is stored twice, as a table and for the last product, since the gain before that product is "
-                    "rotated into it",
-                    printable(tied_->table)));
+    notes_.push_back(fmt::format(
+        "'{}' is stored twice, as a table and for the last layer, since only the latter includes the gain before it",
+        printable(tied_->table)));
   }
 
   const RotationPlace& place_;

@@ -137,8 +137,7 @@ void convert_to_16_bits(Run& run) {
   auto& work = *run.floats;
   auto& model = run.prepared.model;
   if (!work.statistics)
-    run.result.notes.emplace_back(
-        "there are no samples: weights and operators decided what becomes 16-bit, and no value was looked at");
+    run.result.notes.emplace_back("there are no samples: only weights and operators decided what becomes 16-bit");
   quantization::Assignment assignment;
   const auto& placed = assignment.placement = quantization::place_floats(model, run.prepared.types, work.facts);
   run.note(placed.notes);

@@ -97,12 +97,12 @@ onnx::Model dynamic_form(const QuantConfig& config, bool allow_nonfinite, run::P
   graph::deduplicate_constants(made, prepared.shapes_stored_once, true);
   graph::recompute_constants_at_load(made, prepared.folded);
   if (quantization::scales_rows(prepared.model)) {
-    told.notes.emplace_back("what a product reads has a scale for each row, that is, for each token");
+    told.notes.emplace_back("activations have a scale for each row, that is, for each token");
     return std::move(made);
   }
   told.notes.emplace_back(
-      "an activation has one scale for its whole batch, so what shares a batch with large values loses precision; "
-      "--weights-only with 8 bits does not depend on the batch");
+      "an activation has one scale for its whole batch: rows beside large values lose precision; results of "
+      "--weights-only --bits 8 do not depend on the batch");
   return std::move(made);
 }
 
@@ -196,15 +196,15 @@ void smooth_channels(Run& run) {
     }
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted || run.recipe.has_samples) throw;
-    return;  // inputs that were made up
+    return;  // synthetic inputs
   }
   const graph::Index index(model);
   for (std::size_t v = 0; v < scalings.size(); ++v)
     scalings[v].factors = remedies::equalizing_factors(model, index, scalings[v], extremes[v], {});
   graph::scale_channels(model, prepared.types, scalings, run::file_store(run.work->scratch(), "smoothed"));
-  run.note({fmt::format("{}: large channels are divided by factors that weights make up for, as {} show them",
+  run.note({fmt::format("{}: large channels are scaled down and weights scaled up, by {}",
                         count_with_noun(scalings.size(), "normalized value"),
-                        run.recipe.has_samples ? "samples" : "token ids drawn at random")});
+                        run.recipe.has_samples ? "samples" : "random token ids")});
 }
 
 quantization::Placement place_dynamic(const Run& run) {
@@ -268,8 +268,8 @@ bool takes_dynamic_scales(Run& run, double seconds) {
     if (taken > kSameTime * (measured.result > 0 ? measured.in_float : times.in_float)) return false;
   }
   run.result.notes.push_back(
-      fmt::format("scales of activations are found while the model runs: {:.1f} dB and {:.3g} ms, with fixed scales "
-                  "{:.1f} dB and {:.3g} ms; --format int8 keeps these",
+      fmt::format("scales of activations are found while the model runs: {:.1f} dB and {:.3g} ms; with fixed scales "
+                  "(--format int8) {:.1f} dB and {:.3g} ms",
                   dynamic_db, 1e3 * taken, fixed_db, 1e3 * seconds));
   run.note(told.notes);
   run.result.nodes_quantized = told.nodes_quantized;
@@ -327,9 +327,9 @@ void take_smaller_form(Run& run) {
   auto draft = work.draft;
   leave_all_in_float(run);
   if (const auto stored = bytes(); stored <= allowed) {
-    run.result.notes.push_back(fmt::format(
-        "weights of 8 bits alone: {} so, and {} with all in integers; --format int8 quantizes it all the same",
-        format_size(stored), format_size(before)));
+    run.result.notes.push_back(
+        fmt::format("weights alone have 8 bits: {}, and {} with activations quantized too (--format int8)",
+                    format_size(stored), format_size(before)));
     return;
   }
   run.result = std::move(result);

@@ -256,7 +256,7 @@ void choose_by_speed(Run& run) {
   auto choice = run::choose_by_speed(work.draft.prepared, placement, run.options, *run.runtime, work.source.get(),
                                      run.work->path(), run.work->scratch());
   if (placement.marks.empty() && tunes(run.options.finetune.solver))
-    throw usage_error("--finetune: this machine runs all products faster in float, so that none is quantized",
+    throw usage_error("--finetune: this machine runs all layers faster in float, so that none is quantized",
                       "give --optimize-for size");
   run.note(choice.notes);
   run.result.faster_in_float = std::move(choice.in_float);
@@ -340,6 +340,7 @@ namespace {
 
 constexpr std::size_t kCompared = 4;  // samples that both models run on for a report
 constexpr double kOtherwise = 3;      // dB that the deployed model may lose
+constexpr double kAsGoodDb = 60;      // where a difference is of no interest
 
 Shapes shapes_of_first_sample(const Run& run) {
   const auto& work = *run.integers;
@@ -411,7 +412,7 @@ void leave_inexact_in_float(Run& run) {
       fmt::format("as deployed the worst output has {:.1f} dB, where rounding each value gives {:.1f}: {}", first_db,
                   first_db + work.lost_db, words);
   if (nodes.empty() || !config::applies_remedies(run.options) || run.options.config.formats_given) {
-    run.result.notes.push_back(told);
+    if (first_db < kAsGoodDb) run.result.notes.push_back(told);
     return;
   }
   auto first = std::exchange(run.result, work.improved->result);

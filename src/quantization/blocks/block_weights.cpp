@@ -424,7 +424,7 @@ class Placer {
     const bool is_other = tensor.format.block != format_.block || tensor.format.bits > format_.bits;
     if (!is_other || tensor.tables.empty() || tensor.products.empty() || !planned_.empty()) return;
     placement_.notes.push_back(
-        fmt::format("'{}' is a table and a product's weight: {} bits in blocks of {}, which both can read",
+        fmt::format("'{}' is a table and a layer's weight: {} bits in blocks of {}, which both can read",
                     model_.graph.initializers[tensor.initializer].name, tensor.format.bits, tensor.format.block));
   }
 
@@ -559,9 +559,8 @@ std::string reason_against_blocks(const onnx::Node& node, WeightForm form, int b
   if (graph::has_trait(node, graph::Trait::looks_up)) return "most versions of ONNX Runtime look up no 2 bits";
   if (form != WeightForm::qdq || !graph::is_product(node)) return {};
   if (columns % kInByte != 0)
-    return "ONNX Runtime computes a DequantizeLinear of 2 bits wrongly where the outputs of its product are no "
-           "multiple "
-           "of 4; --set weights-form=matmul-nbits stores it";
+    return "ONNX Runtime computes a DequantizeLinear of 2 bits wrongly where the outputs of its layer are no "
+           "multiple of 4; --set weights-form=matmul-nbits stores it";
   if (node.body() != 0)
     return "ONNX Runtime loads no DequantizeLinear of 2 bits in a body; --set weights-form=matmul-nbits stores it";
   return {};
@@ -588,13 +587,13 @@ std::vector<std::string> notes_of_copies(const onnx::Model& model, const BlockTe
   std::vector<std::string> notes;
   const auto name = printable(model.graph.initializers[tensor.initializer].name);
   if (!tensor.products.empty() && !tensor.tables.empty() && !tensor.shared)
-    notes.push_back(fmt::format("weight '{}' is stored twice, for products and as a table, since {}", name,
-                                !tensor.format.is_plain() ? "runtimes transpose no floats of 8 and 4 bits"
-                                : form == WeightForm::qdq
-                                    ? "ONNX Runtime fuses no product that shares scales of whole channels; blocks are "
-                                      "stored once"
-                                    : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "
-                                      "--set weight-symmetric stores it once"));
+    notes.push_back(
+        fmt::format("weight '{}' is stored twice, for layers and as a table, since {}", name,
+                    !tensor.format.is_plain() ? "runtimes transpose no floats of 8 and 4 bits"
+                    : form == WeightForm::qdq
+                        ? "ONNX Runtime fuses no layer that shares scales of whole channels; blocks are stored once"
+                        : "ONNX Runtime 1.24 looks up wrong values where zero points do not fill bytes; "
+                          "--set weight-symmetric stores it once"));
   if (!tensor.products.empty() && tensor.stays)
     notes.push_back(fmt::format("weight '{}' stays in float as well, for other nodes that read it", name));
   std::map<int, std::size_t> in_body;
@@ -604,8 +603,8 @@ std::vector<std::string> notes_of_copies(const onnx::Model& model, const BlockTe
   for (const auto& [body, count] : in_body) copies = std::max(copies, count);
   if (form == WeightForm::qdq && copies > 1)
     notes.push_back(fmt::format(
-        "weight '{}' has a DequantizeLinear with tensors of its own for each of {} products, since ONNX "
-        "Runtime fuses no other; in a file beside the model (--set external-data-threshold) they share their data",
+        "weight '{}' has a DequantizeLinear with tensors of its own for each of {} layers, since ONNX Runtime fuses no "
+        "other; in a data file (--set external-data-threshold) they share their bytes",
         name, copies));
   return notes;
 }

@@ -94,8 +94,7 @@ std::string busy_note(const std::vector<Latency>& all) {
   }
   if (waiting == 0) return "";
   return fmt::format(
-      "the machine was busy, so latencies tell nothing: {:.0f} % of the time of a run went by in waiting "
-      "for a processor",
+      "the machine was busy, so latencies mean nothing: runs waited for a processor {:.0f} % of their time",
       100 * waiting);
 }
 
@@ -159,7 +158,7 @@ std::string too_costly(const LatencyRequest& request, std::span<const std::files
     return fmt::format("loading that many pairs takes about {:.1f} s; detent bench takes the time", loading);
   if (least_seconds(request) > most)
     return request.one_open
-               ? fmt::format("opening the models in turns would take about {:.1f} s; detent bench takes the time",
+               ? fmt::format("opening both models would take about {:.1f} s; detent bench takes the time",
                              least_seconds(request))
                : fmt::format("one run takes about {:.1f} s; detent bench takes the time", request.sample_seconds);
   return "";
@@ -275,7 +274,7 @@ MeasuredLatencies measure_latencies(const exec::Runtime& runtime, const LatencyR
     return measured;
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) throw;
-    const char* hint = request.source == nullptr ? " (inputs were made up, as there are no samples)" : "";
+    const char* hint = request.source == nullptr ? " (synthetic inputs, because there are no samples)" : "";
     return without(fmt::format("{}{}", e.what(), hint));
   }
 }

@@ -45,14 +45,14 @@ std::string accuracy_text(const QuantizeResult& r, Outcome& outcome) {
   }
   if (a.samples < kFewSamples) {
     lower(outcome.answer, Answer::look);
-    outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more of other inputs.",
+    outcome.reasons.push_back(fmt::format("Accuracy was measured on {} only; {} or more say more about other inputs.",
                                           count_with_noun(a.samples, "sample"), kFewSamples));
   }
   const auto different = r.samples - std::min(r.samples, r.repeated_samples);
   if (a.samples >= kFewSamples && r.repeated_samples > 0 && different < kFewSamples) {
     lower(outcome.answer, Answer::look);
     outcome.reasons.push_back(
-        fmt::format("{} of the {} samples repeat{} others: {} or more different ones say more of other inputs.",
+        fmt::format("{} of the {} samples repeat{} others: {} or more different ones say more about other inputs.",
                     r.repeated_samples, r.samples, r.repeated_samples == 1 ? "s" : "", kFewSamples));
   }
   if (a.score) {  // the application's own metric decides alone
@@ -144,16 +144,15 @@ bool is_untouched(const QuantizeResult& r) { return r.nodes_quantized == 0 && r.
 Outcome untouched(const QuantizeResult& r) {
   const auto& faster = r.faster_in_float;
   if (r.bits_plan)
-    return {
-        .answer = Answer::look,
-        .headline = "Nothing was quantized.",
-        .reasons = {"What was asked for takes all weights in float: a lower --accuracy-target or --max-size makes the "
-                    "model smaller."}};
+    return {.answer = Answer::look,
+            .headline = "Nothing was quantized.",
+            .reasons = {"The given limits need all weights in float: a lower --accuracy-target or --max-size makes the "
+                        "model smaller."}};
   return {.answer = Answer::look,
           .headline = "Nothing was quantized.",
           .reasons = {faster.empty() ? "No selected operator can be: the notes say why, --op-types and --weights-only "
                                        "select others."
-                                     : "This machine runs all products faster in float: --optimize-for size makes the "
+                                     : "This machine runs all layers faster in float: --optimize-for size makes the "
                                        "model smaller all the same."}};
 }
 
@@ -353,7 +352,7 @@ std::string ChannelSums::far_scores() const {
     if (count == 0 || count == channels.size() || !(squares > 0) || !(errors > 0)) continue;
     const double db = 10 * std::log10(squares / errors);
     if (db < kCloseDb)
-      return fmt::format("Output '{}', axis {}: the scores among it ({}, of 0 to 1) have {:.1f} dB.", output_, axis,
+      return fmt::format("Output '{}', axis {}: its scores ({}, from 0 to 1) have {:.1f} dB.", output_, axis,
                          count_with_noun(count, "channel"), db);
   }
   return {};
@@ -489,19 +488,18 @@ std::vector<std::string> decision_notes(const onnx::Model& model, const graph::D
   std::vector<std::string> notes;
   if (const auto choosing = nodes_that_sort(model, decisions); !choosing.empty() && decisions.sizing.empty())
     notes.push_back(fmt::format(
-        "values say which rows come out, and in which order ({}): what lies behind is compared where both models take "
-        "the rows that the float model takes",
+        "values decide which rows come out, and in which order ({}): for the comparison, both models take the float "
+        "model's rows",
         some_of(choosing)));
   if (!decisions.sizing.empty())
-    notes.push_back(fmt::format(
-        "sizes depend on values ({}): what lies behind is compared where both models decide as the float model does{}",
-        some_of(decisions.sizing),
-        decisions.judged.empty() ? std::string()
-                                 : ", and what they decide by is judged as well: " + some_of(decisions.judged)));
+    notes.push_back(
+        fmt::format("sizes depend on values ({}): for the comparison, both models decide as the float model does{}",
+                    some_of(decisions.sizing),
+                    decisions.judged.empty() ? std::string()
+                                             : "; the deciding values are compared too: " + some_of(decisions.judged)));
   if (!decisions.drawn.empty())
     notes.push_back(
-        fmt::format("the model draws random numbers ({}): both models are compared with the same ones, those that the "
-                    "float model drew",
+        fmt::format("the model draws random numbers ({}): for the comparison, both models get those of the float model",
                     some_of(decisions.drawn)));
   return notes;
 }

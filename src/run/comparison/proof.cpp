@@ -407,7 +407,7 @@ void Prover::judge_pairs(const fs::path& file, const std::vector<Pair>& pairs) {
     notes_.push_back(words);
   };
   if (const double in_float = db_without_int8(file, *worst); is_lost(in_float))
-    return tell("where products in blocks multiply int8", "in float", in_float, true);
+    return tell("with weights in blocks multiplied in int8", "in float", in_float, true);
   if (const double plain = db_of(file, *worst, false); is_lost(plain))
     return tell("at its default optimizations", "without them", plain, false);
   notes_.push_back(words_of_pair(*worst));

@@ -95,7 +95,7 @@ std::optional<KeptFloats> kept_floats(onnx::Model model, const QuantConfig& conf
   if (!multiplies_low(model, types)) return std::nullopt;
   if (low.half && low.brain)
     throw bad_input(fmt::format("model '{}' has both float16 and bfloat16", model.path.string()),
-                    "say with --float 16, bf16 or 32 which type it is to have");
+                    "give --float 16, bf16 or 32 for the type that it shall have");
   KeptFloats kept{low.half ? FloatType::float16 : FloatType::bfloat16, {}};
   for (const auto& node : model.graph.nodes) {
     const auto is_high = [&](const auto& value) {
@@ -261,7 +261,7 @@ std::vector<std::string> notes_of_unnamed(const Prepared& prepared, QuantConfig 
   const auto stored = stored_layers(prepared);
   const auto grus = static_cast<std::size_t>(std::count_if(
       nodes.begin(), nodes.end(), [&](const auto& node) { return node.is("GRU") && !stored.contains(node.id()); }));
-  if (grus > 0) notes.push_back(count_in_float_text(grus, "GRU") + ": ONNX Runtime has none on integers");
+  if (grus > 0) notes.push_back(count_in_float_text(grus, "GRU") + ": ONNX Runtime has no integer GRU");
   if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.is("LSTM"); })) return notes;
   if (std::ranges::any_of(prepared.nodes, [](const auto& entry) { return entry.second.on_integers; })) return notes;
   config.op_types = {"LSTM"};
@@ -288,7 +288,7 @@ std::vector<std::string> quantize_recurrent(const Prepared& prepared, const Quan
   if (quantization::is_4_bit(own.weight_type)) own.weight_type = QuantType::int8;
   auto made = quantization::make_dynamic(std::move(quantized), own, options.allow_nonfinite);
   quantized = std::move(made.model);
-  made.notes.push_back(fmt::format("weights of 8 bits, with scales of activations found while the model runs: {}",
+  made.notes.push_back(fmt::format("{} with 8-bit weights, and scales of activations found while the model runs",
                                    count_with_noun(made.placement.quantized, "LSTM layer")));
   return std::move(made.notes);
 }

@@ -97,12 +97,12 @@ std::vector<std::size_t> nodes_for(const Prepared& prepared, const PossibleForma
   const auto& node = prepared.model.graph.nodes[first];
   std::vector<std::string_view> can;
   for (const auto format : possible[first]) can.push_back(config::name_of(format));
-  throw usage_error(
-      alone ? fmt::format("--node-formats: {} cannot be {}", node.label(), config::name_of(entry.format))
-            : fmt::format("--node-formats: no node that '{}' matches can be {}; the first is {}", entry.pattern,
-                          config::name_of(entry.format), node.label()),
-      can.empty() ? "it has no format of its own: name products, tables and recurrent layers with constant weights"
-                  : fmt::format("it can be {}", fmt::join(can, ", ")));
+  throw usage_error(alone ? fmt::format("--node-formats: {} cannot be {}", node.label(), config::name_of(entry.format))
+                          : fmt::format("--node-formats: no node that '{}' matches can be {}; the first is {}",
+                                        entry.pattern, config::name_of(entry.format), node.label()),
+                    can.empty()
+                        ? "it has no format of its own: name layers, tables and recurrent layers with constant weights"
+                        : fmt::format("it can be {}", fmt::join(can, ", ")));
 }
 
 }  // namespace
@@ -421,7 +421,7 @@ LeftProducts left_products(const Prepared& prepared, const quantization::Placeme
 // What the other choice would give: in figures where it is much.
 std::string note_of(const LeftProducts& left, const Decision& decision, const QuantizeOptions& options) {
   const auto head = fmt::format("{} of {} left in float: this machine runs {} faster that way, conversions included",
-                                left.count, count_with_noun(left.of, "product"), left.count == 1 ? "it" : "them");
+                                left.count, count_with_noun(left.of, "layer"), left.count == 1 ? "it" : "them");
   if (config::tries_stored_weights(options)) return fmt::format("{}{}", head, kWeightsOf8Bits);
   if (left.saved * 40 <= left.size * 3)  // of a tenth of the bytes three quarters
     return fmt::format("{}; --optimize-for size quantizes them all the same, which saves about {}", head,

@@ -54,7 +54,7 @@ struct SpeedChoice {
 };
 
 /// What a note says of the products in float until it is known whether their weights are stored so.
-inline constexpr std::string_view kWeightsOf8Bits = "; their weights take 8 bits all the same, where that does no harm";
+inline constexpr std::string_view kWeightsOf8Bits = "; their weights still take 8 bits, where that does no harm";
 
 /// The table that the user named, which has to be read and written, or the one in the user's cache: a run does as well
 /// without that, and tells of it.

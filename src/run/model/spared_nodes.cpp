@@ -85,9 +85,9 @@ std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantizat
       if (!onnx::is_inside(model, body_of[n], static_cast<int>(b))) continue;
       if (placement.selected[n] && graph::is_product(model.graph.nodes[n])) ++products;
     }
-    notes.push_back(fmt::format("{}: no sample came to its body '{}': {} in it left in float",
+    notes.push_back(fmt::format("{}: no sample reached its body '{}': {} in it left in float",
                                 holder_of(model, static_cast<int>(b)).label(), model.bodies[b - 1].attribute,
-                                count_with_noun(products, "product")));
+                                count_with_noun(products, "layer")));
   }
   return notes;
 }

@@ -184,8 +184,8 @@ NodeCounts count_nodes(const onnx::Model& model, const quantization::Placement& 
     const auto& node = model.graph.nodes[n];
     if (const std::size_t inside = products_in_bodies(model, node); inside > 0) {
       counts.in_float += inside;
-      counts.notes.push_back(fmt::format("{}: {} in its bodies left in float, which no share counts", node.label(),
-                                         count_with_noun(inside, "product")));
+      counts.notes.push_back(fmt::format("{}: {} in its bodies left in float; shares do not count them", node.label(),
+                                         count_with_noun(inside, "layer")));
     }
     if (!placement.selected[n]) {
       if (graph::is_product(node)) ++counts.in_float;
@@ -224,7 +224,7 @@ std::vector<std::string> notes_for_this_machine(const QuantConfig& config) {
   if (config.weight_type != QuantType::int8) return {};  // int8 activations are turned into uint8 inside the runtime
   return {
       "this CPU has no VNNI: ONNX Runtime's products with int8 weights saturate on it and lose accuracy; for such CPUs "
-      "give --set weight-range pairs"};
+      "give --set weight-range=pairs"};
 }
 
 }  // namespace detent::run

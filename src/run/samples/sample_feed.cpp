@@ -338,7 +338,7 @@ std::vector<std::string> suspicions(const onnx::Model& model, const calibration:
                     "save arrays with at least one row");
   std::vector<std::string> notes;
   if (repeated > 0 && repeated + 1 == samples) {
-    notes.push_back(fmt::format("all {} samples are the same: they tell what one of them tells", samples));
+    notes.push_back(fmt::format("all {} samples are the same: one would do", samples));
   } else if (repeated > 0) {
     notes.push_back(
         fmt::format("{} of {} samples {} the same as another one", repeated, samples, repeated == 1 ? "is" : "are"));
@@ -348,7 +348,7 @@ std::vector<std::string> suspicions(const onnx::Model& model, const calibration:
     if (found == statistics.tensors.end() || !found->second.has_values()) continue;
     const auto& seen = found->second;
     if (seen.extremes.lowest() == seen.extremes.highest() && seen.count > 1) {
-      notes.push_back(fmt::format("input '{}' is {:.4g} everywhere, in all samples: ranges found so fit no other data",
+      notes.push_back(fmt::format("input '{}' is {:.4g} everywhere, in all samples: these ranges fit no other data",
                                   input.name, seen.extremes.lowest() + 0.0F));
     } else if (auto note = note_on_input_scale(model, index, input.name, seen); !note.empty()) {
       notes.push_back(std::move(note));
@@ -387,13 +387,13 @@ std::vector<std::string> OddInputs::notes() const {
   std::vector<std::string> notes;
   for (const auto& input : inputs_) {
     if (input.negative > 0)
-      notes.push_back(
-          fmt::format("input '{}' holds negative numbers in {} of {} samples, as {}, and is looked up in "
-                      "'{}', which counts them from its end: are they meant as padding?",
-                      input.name, input.negative, samples_, input.least, input.table));
+      notes.push_back(fmt::format(
+          "input '{}' holds negative numbers in {} of {} samples, such as {}; the table '{}' counts them from its "
+          "end: are they meant as padding?",
+          input.name, input.negative, samples_, input.least, input.table));
     if (input.differs && input.even == samples_)
       notes.push_back(
-          fmt::format("input '{}' is one number everywhere in each of the {} samples: ranges found so fit no "
+          fmt::format("input '{}' is one number everywhere in each of the {} samples: these ranges fit no "
                       "other data",
                       input.name, samples_));
   }

@@ -104,7 +104,7 @@ class SumsReceiver final : public data::TapReceiver {
     if (sums_[tap] == nullptr) return;  // not wanted
     const std::span values(reinterpret_cast<const float*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(float));
     if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
-      throw bad_input(fmt::format("sample '{}' makes NaN or infinite values before a product", origin_),
+      throw bad_input(fmt::format("sample '{}' makes NaN or infinite values before a layer", origin_),
                       "mend the sample, or leave it out");
     sums_[tap]->add(tensor.shape, values, is_held_back_);
   }
