@@ -12,8 +12,6 @@
 
 namespace detent::graph {
 
-// Where a decoder keeps the keys and values of earlier positions.
-
 /// A GroupQueryAttention that takes earlier keys and values from graph inputs and hands all of them to graph outputs.
 struct CachedAttention {
   std::size_t node = 0;

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <set>
 #include <unordered_set>
 #include <vector>
 
