@@ -32,8 +32,6 @@ inline Error interrupted() { return {ErrorKind::interrupted, "interrupted"}; }
 /// The text of an errno value ("No such file or directory"), safe to call from any thread.
 inline std::string errno_text(int code) { return std::generic_category().message(code); }
 
-// What failures that are no Error of detent's are to a user.
-
 /// The Error of a system call that failed with the errno `code`. Where the machine is at fault (out of descriptors,
 /// memory, threads or disk space, a broken disk) it is resource, with a hint of its own; else `otherwise`, with `hint`.
 /// "WHAT: No such file or directory".
@@ -54,8 +52,6 @@ Error as_error(const std::exception_ptr& thrown);
 inline Error unavailable(const std::string& what) {
   return usage_error(what + " is not available on Windows", "docs/portability.md tells what is");
 }
-
-// Named places where tests make a run fail or die.
 
 /// Does nothing unless $DETENT_FAILPOINT names this place: "NAME=kill" ends the process as SIGKILL does, "NAME=crash"
 /// as a fault of memory does, "NAME=stop" stops it until SIGCONT comes, "NAME=hang" sleeps for a minute, "NAME=nap" for

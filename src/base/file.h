@@ -136,19 +136,13 @@ std::filesystem::path default_work_dir();
 /// `path`.
 void write_all(int fd, std::span<const std::byte> data, const std::filesystem::path& path);
 
-// Files that one writes and another reads.
-
 /// To be called when all is written and others are to read it, or its folder is to be removed. On Windows it closes the
 /// file: others there may refuse to read what is open for writing, as ONNX Runtime does, and a folder stays as long as
 /// a file of it is open. Elsewhere it does nothing.
 void release_to_others(UniqueFd& file) noexcept;
 
-// Private directories that others can tell from those that detent makes for anything else.
-
 /// A TempDir whose name is `prefix` and six characters.
 TempDir named_temp_dir(const std::filesystem::path& parent, std::string_view prefix);
-
-// Reading files of settings and state whole: what a user writes by hand, and what a run leaves for the next one.
 
 inline constexpr std::uint64_t kSmallFile = std::uint64_t{64} << 20;
 
@@ -159,8 +153,6 @@ std::string read_small_file(const std::filesystem::path& path, const std::string
 
 /// The same of an open file.
 std::string read_small_file(int fd, const std::filesystem::path& path, const std::string& role);
-
-// Files of a run's own, in its private directory, and locks of directories.
 
 /// A new file that only this user can read. Throws resource where it cannot be created, or is there.
 UniqueFd create_working_file(const std::filesystem::path& path);

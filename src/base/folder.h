@@ -10,8 +10,6 @@
 
 namespace detent {
 
-// A folder that appears whole or not at all.
-
 /// A folder that is filled under another name beside its target, `.NAME.partial`, and renamed into place by commit().
 /// Without commit() the destructor removes it; what a killed run left is removed by the next one for the same target.
 /// The target may be an empty folder. Throws usage when it is anything else that exists, when its parent cannot be

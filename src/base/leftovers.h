@@ -32,8 +32,6 @@ void remove_leftovers() noexcept;
 /// remove_leftovers() has begun waits for ever.
 std::unique_lock<std::recursive_mutex> hold_leftovers();
 
-// Leftovers of a process, told to one that outlives it.
-
 /// From here on, which paths are and were Leftovers of this process is written down in a file, opened for that.
 void keep_journal_of_leftovers(int file) noexcept;
 

@@ -28,8 +28,6 @@
 
 namespace detent {
 
-// What the processor can do.
-
 /// Whether 8-bit products are summed in 32 bits (VNNI on x86). Without it ONNX Runtime's uint8 x int8 kernels add pairs
 /// of products in saturating 16 bits, which loses accuracy. True on ARM: without dot products (Cortex-A72 and before)
 /// its kernels add two products in 16 bits as well, but these only overflow where two neighbouring weights are -128.
@@ -102,8 +100,7 @@ struct MinMax {
 /// The bounds, widened by all values; a NaN widens nothing.
 MinMax widened(MinMax bounds, std::span<const float> values);
 
-// 128-bit fingerprints of data (XXH3), to tell whether two things are the same; not a defence against forgery.
-
+/// 128-bit fingerprints of data (XXH3), to tell whether two things are the same; not a defence against forgery.
 struct Fingerprint {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

@@ -44,8 +44,6 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folde
 
 }  // namespace paths
 
-// Removing what a run made, also when memory and descriptors have run out.
-
 /// Keeps the descriptors back that remove_tree() needs, once for the process; false with errno when there are none. To
 /// be called before something is made that has to be removed.
 bool reserve_descriptors() noexcept;

@@ -16,8 +16,6 @@
 
 namespace detent {
 
-// What a program does before anything else.
-
 /// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed, so that no file of the run takes
 /// it and gets what is printed. On Windows also: files and pipes take what is written byte for byte, and consoles take
 /// UTF-8 and colours.
@@ -25,8 +23,6 @@ void open_standard_descriptors() noexcept;
 
 /// The words of the command line, on Windows in UTF-8.
 std::vector<std::string> command_line(int argc, char** argv);
-
-// The heap as the operating system sees it.
 
 /// Gives back the pages of the heap that nothing uses, where the C library can.
 void trim_heap() noexcept;
@@ -44,8 +40,6 @@ class LargeBlocksApart {
 /// Memory at a multiple of `alignment`, of which `size` is one; null when there is none. For free_aligned().
 void* allocate_aligned(std::size_t alignment, std::size_t size) noexcept;
 void free_aligned(void* block) noexcept;
-
-// A limit on the time that something may take.
 
 /// Requests a stop when so many seconds have passed, and when one is requested of `stop`. What has not ended a
 /// quarter of that time later, five seconds at most, since nothing in it looks for a stop, is overdue.

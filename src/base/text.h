@@ -78,8 +78,6 @@ inline std::string_view as_text(std::span<const std::byte> bytes) noexcept {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// What somebody who mistyped a word may have meant.
-
 /// The fewest insertions, deletions and replacements of a character, and exchanges of two neighbours, that make one
 /// word of the other; an exchanged pair is not changed again (optimal string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b);

@@ -136,6 +136,17 @@ double mean(const Density& density, const Grid& grid) {
   return density.total > 0 ? unit * sum / density.total : 0;
 }
 
+// Over the values of intervals that lie within the grid, 0 being one of its points.
+double rounding_error(std::span<const Interval> intervals, double step) {
+  double sum = sum_within_two(intervals.data(), intervals.size(), step);
+  for (const auto& interval : intervals) {
+    if (interval.per_width != 0) continue;
+    const double middle = 0.5 * (interval.low + interval.high) / step;
+    sum += interval.count * raised<Power::two>(middle - round_even(middle));
+  }
+  return step * step * sum;
+}
+
 }  // namespace
 
 Interval::Interval(double from, double to, double values) : low(from), high(to), count(values) {
@@ -161,16 +172,6 @@ Density density_of(const Summary& summary) {
 
 double mean_error(const Density& density, const Grid& grid, Power power) {
   return power == Power::one ? mean<Power::one>(density, grid) : mean<Power::two>(density, grid);
-}
-
-double rounding_error(std::span<const Interval> intervals, double step) {
-  double sum = sum_within_two(intervals.data(), intervals.size(), step);
-  for (const auto& interval : intervals) {
-    if (interval.per_width != 0) continue;
-    const double middle = 0.5 * (interval.low + interval.high) / step;
-    sum += interval.count * raised<Power::two>(middle - round_even(middle));
-  }
-  return step * step * sum;
 }
 
 namespace {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <span>
 #include <string_view>
@@ -46,8 +45,6 @@ enum class Power { one, two };
 /// Mean over all values of |x - Q(x)| or of its square, Q rounding to the nearest grid point and clipping: integrated
 /// over each interval, not taken at its centre.
 double mean_error(const Density& density, const Grid& grid, Power power);
-/// Sum of (x - Q(x))^2 over the values of intervals that lie within the grid, 0 being one of its points.
-double rounding_error(std::span<const Interval> intervals, double step);
 
 // What the readers of a value make of it, where that is one function of each element. x * sigmoid(x) maps all that is
 // below -8 to next to nothing, so an error there counts for nothing, and a range need not reach that far.

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "calibration/statistics.h"
 #include "data/sample.h"
 #include "detent/config.h"

@@ -13,8 +13,7 @@
 
 namespace detent::checking {
 
-// How far a consumer's values are from those of the reference, in steps.
-
+/// How far a consumer's values are from those of the reference, in steps.
 struct Differences {
   std::uint64_t elements = 0, differ = 0, over_one = 0;
   double max_steps = 0;
@@ -69,8 +68,6 @@ class GroupModels {
 /// What is known to make a group's result differ like that; empty: nothing is.
 std::string cause_of(const onnx::Model& model, const graph::Index& index, const Group& group,
                      const Differences& differences, const config::Target& target);
-
-// What check says of a model in one line.
 
 /// "qnn: 20 nodes accepted, 1 fall back, 0 refused; 1 left to the CPU, 2 parts of the graph; 98.0 % of 1.2 M
 /// multiplications in integers". What is not known of the multiplications is left out.

@@ -238,19 +238,6 @@ class Rewrite {
   std::string inexact_;
 };
 
-}  // namespace
-
-Reference reference_of(const onnx::Model& model, const graph::ValueTypes& types) {
-  // From here on ONNX Runtime has the kernels of float64, of which PRelu's is the last.
-  constexpr std::int64_t kOpset = 17;
-  if (model.opset() >= kOpset) return Rewrite(model, types).run();
-  onnx::Model raised = model;
-  graph::upgrade_opset(raised, types, kOpset);
-  return Rewrite(raised, types).run();
-}
-
-namespace {
-
 constexpr double kExactInFloat = 1 << 24;
 
 // An operand as a sum of `count` parts, which are integers times powers of `base`.
@@ -372,6 +359,15 @@ std::string finished(ReferenceGraph& g, const Node& node, std::string sum, const
 }
 
 }  // namespace
+
+Reference reference_of(const onnx::Model& model, const graph::ValueTypes& types) {
+  // From here on ONNX Runtime has the kernels of float64, of which PRelu's is the last.
+  constexpr std::int64_t kOpset = 17;
+  if (model.opset() >= kOpset) return Rewrite(model, types).run();
+  onnx::Model raised = model;
+  graph::upgrade_opset(raised, types, kOpset);
+  return Rewrite(raised, types).run();
+}
 
 bool add_product(ReferenceGraph& g, const Node& node) {
   const bool is_convolution = graph::is_convolution(node);

@@ -217,6 +217,8 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   ::_exit(exit_code(shorter ? ErrorKind::bad_input : ErrorKind::resource));
 }
 
+constexpr rlim_t kUsual = rlim_t{8} << 20, kLeast = rlim_t{1} << 20;
+
 }  // namespace
 
 void explain_faults() {
@@ -227,12 +229,6 @@ void explain_faults() {
   action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &action, nullptr);
 }
-
-namespace {
-
-constexpr rlim_t kUsual = rlim_t{8} << 20, kLeast = rlim_t{1} << 20;
-
-}  // namespace
 
 void settle_stack() noexcept {
   struct rlimit limit {};

@@ -33,9 +33,7 @@ void run(const std::vector<std::string>& words, Signals& signals) {
       "detent help COMMAND lists a command's options.\n\nExit codes: 0 done, 2 usage, 3 bad model or data, 4 out of "
       "memory, disk or time, 5 runtime or device, 130 interrupted, 1 a bug.");
 
-  for (const auto* each : {&quantize_command, &calibrate_command, &plan_command, &inspect_command, &check_command,
-                           &compare_command, &verify_command, &bench_command, &search_command})
-    add_command(app, *each, signals, words);
+  for (const auto* each : kSubcommands) add_command(app, *each, signals, words);
   add_options(app);
   add_report(app);
   add_completions(app);

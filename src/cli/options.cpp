@@ -231,7 +231,7 @@ constexpr unsigned kEndedAtOnce = config::kPlan | config::kInspect | config::kCh
 
 void add_command(CLI::App& app, const Subcommand& subcommand, Signals& signals, const std::vector<std::string>& words) {
   const auto named =
-      std::ranges::find(config::commands(), subcommand.command, [](const auto& row) { return row.first; });
+      std::ranges::find(config::kCommands, subcommand.command, [](const auto& row) { return row.first; });
   auto* added = app.add_subcommand(std::string(named->second), subcommand.description);
   const auto declared = std::make_shared<DeclaredOptions>(*added, subcommand.command);
   added->footer(subcommand.footer);
@@ -367,7 +367,7 @@ std::optional<Error> option_of_others(std::string_view command, std::string_view
   const auto* row = config::find(name, kAllCommands);
   if (row == nullptr) return std::nullopt;
   std::vector<std::string_view> takers;
-  for (const auto& [bit, taker] : config::commands()) {
+  for (const auto& [bit, taker] : config::kCommands) {
     if ((row->commands & bit) != 0) takers.push_back(taker);
   }
   return usage_error(fmt::format("detent {} does not take {}", command, row->spelled(name)),

@@ -20,8 +20,6 @@
 
 namespace detent::cli {
 
-// The options of a command, declared from the schema and read back in the order of their precedence.
-
 /// One option as the user gave it.
 struct GivenOption {
   const config::Option* option = nullptr;
@@ -76,8 +74,6 @@ struct Subcommand {
 /// Adds it with the options that it takes. `words` is the command line, for a report.
 void add_command(CLI::App& app, const Subcommand& subcommand, Signals& signals, const std::vector<std::string>& words);
 
-// A file of options: YAML with the names of the command line.
-
 /// What a file calls the option: its name; `model` for the argument MODEL.
 std::string key_of(const config::Option& option);
 
@@ -85,8 +81,6 @@ std::string key_of(const config::Option& option);
 /// may be repeated, true or false for a flag. Names may have '_' for '-'. An entry without a value is left out. Throws
 /// usage for a file that cannot be read or has anything else in it.
 std::vector<GivenOption> read_config_file(const std::string& path, config::Command command);
-
-// Answers to words on the command line that nothing takes.
 
 /// The usage error for the first word that was left over when `app` parsed the command line: it names the nearest
 /// command or option, or the commands that do take the option.
@@ -107,16 +101,12 @@ std::vector<std::string> with_help_as_option(const CLI::App& app, std::vector<st
 /// Where to read on: "see: detent help COMMAND" with the command of this line, if it has one.
 std::string see_help(const CLI::App& app, const std::vector<std::string>& words);
 
-// What --help prints: 80 columns, the usual options first.
-
 /// Writes the help of all commands. Of a command with many options --help shows those with the command in
 /// Option::usual, --help-all all of them.
 class HelpFormatter : public CLI::FormatterBase {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
 };
-
-// --images: samples made of pictures.
 
 /// Has `options.samples` read the pictures that --images asks for, for the one input of the model; nullptr without. The
 /// stream must outlive the run. Throws usage where --images and samples are both given, or for a model with several

@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <map>
 #include <typeindex>
-#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -1,13 +1,10 @@
 // The words of each enumeration that an option can take, as spelled on the command line, in YAML and in Python.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <typeinfo>
-#include <utility>
-#include <vector>
 
 #include "data/pictures.h"
 #include "detent/check.h"
@@ -39,8 +36,6 @@ Error not_one_of(std::string_view option, std::string_view text, std::span<const
 
 /// The value of a word. Throws usage with all words when there is none such.
 int value_of(std::span<const EnumName> words, std::string_view text, std::string_view option);
-
-// Words of options that only the command line takes.
 
 /// How a result is printed.
 enum class SummaryForm { text, md };

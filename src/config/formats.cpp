@@ -208,14 +208,6 @@ constexpr ResultKind kKinds[] = {
     {kFloat16, always, kQuantizesNothing, kQuantizeSomething},
 };
 
-}  // namespace
-
-const ResultKind& kind_of(const QuantizeOptions& options) {
-  return *std::ranges::find_if(kKinds, [&](const auto& kind) { return kind.is_asked_for(options); });
-}
-
-namespace {
-
 constexpr FamilyRow kRows[] = {
     {"fp32", "", ""},
     {"fp16", "_fp16", "fp16"},
@@ -259,6 +251,10 @@ const FamilyRow& row_of(const std::string& name) {
 }
 
 }  // namespace
+
+const ResultKind& kind_of(const QuantizeOptions& options) {
+  return *std::ranges::find_if(kKinds, [&](const auto& kind) { return kind.is_asked_for(options); });
+}
 
 std::vector<const FamilyRow*> family_of(const QuantizeOptions& options) {
   std::vector<const FamilyRow*> members;

@@ -52,8 +52,7 @@ struct ResultKind {
 const ResultKind& kind_of(const QuantizeOptions& options);
 inline Result result_of(const QuantizeOptions& options) { return kind_of(options).result; }
 
-// Several results of one model: what each of them is.
-
+/// Several results of one model: what each of them is.
 struct FamilyRow {
   std::string_view name;    // as transformers.js calls the type
   std::string_view suffix;  // that it looks for at the end of a file's name

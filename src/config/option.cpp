@@ -45,16 +45,8 @@ std::vector<Option> joined(std::initializer_list<std::vector<Option>> tables) {
   return all;
 }
 
-std::span<const std::pair<Command, std::string_view>> commands() {
-  static constexpr std::pair<Command, std::string_view> kCommands[] = {
-      {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},
-      {kCompare, "compare"},   {kInspect, "inspect"},     {kBench, "bench"},
-      {kCheck, "check"},       {kVerify, "verify"},       {kSearch, "search"}};
-  return kCommands;
-}
-
 unsigned command_of(std::string_view name) {
-  for (const auto& [command, its_name] : commands()) {
+  for (const auto& [command, its_name] : kCommands) {
     if (its_name == name) return command;
   }
   return 0;

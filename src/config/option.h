@@ -22,8 +22,6 @@
 
 namespace detent::config {
 
-// A member of an option struct, of any type that an option can have.
-
 /// A member that takes one of a few words.
 struct Choice {
   std::span<const EnumName> words;
@@ -120,8 +118,10 @@ enum Command : unsigned {
   kSearch = 256
 };
 
-/// All commands with their names.
-std::span<const std::pair<Command, std::string_view>> commands();
+inline constexpr std::pair<Command, std::string_view> kCommands[] = {
+    {kQuantize, "quantize"}, {kCalibrate, "calibrate"}, {kPlan, "plan"},
+    {kCompare, "compare"},   {kInspect, "inspect"},     {kBench, "bench"},
+    {kCheck, "check"},       {kVerify, "verify"},       {kSearch, "search"}};
 /// 0: none has this name.
 unsigned command_of(std::string_view name);
 
@@ -253,8 +253,6 @@ std::vector<Option> finetune_options();
 std::vector<Option> running_options();
 std::vector<Option> output_options();
 std::vector<Option> search_options();
-
-// Values of options as texts and as JSON.
 
 /// Sets a member. `texts` are the value, or the entries of a list; `name` is the option as the user wrote it, for
 /// errors: "--set percentile". Throws usage for a text that is no value of the member.

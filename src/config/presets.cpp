@@ -276,6 +276,12 @@ bool chooses_forms(const QuantizeOptions& options) {
          options.accuracy.fallback == AccuracyFallback::float32;
 }
 
+// For ONNX Runtime's CPU, which makes floats of weights of 8 bits when it loads the model.
+bool stores_weights(const QuantConfig& config) {
+  return preset(config).measures_accuracy && target(config).is_ort_cpu && !writes_16_bits(config) &&
+         !config.formats_given && has_8_bits(config.activation_type) && has_8_bits(config.weight_type);
+}
+
 }  // namespace
 
 bool chooses_by_speed(const QuantizeOptions& options) {
@@ -300,11 +306,6 @@ bool writes_hard_sigmoids(const QuantConfig& config) {
 
 bool tries_recurrent(const QuantConfig& config) {
   return stores_weights(config) && config.op_types.empty() && config.nodes.empty();
-}
-
-bool stores_weights(const QuantConfig& config) {
-  return preset(config).measures_accuracy && target(config).is_ort_cpu && !writes_16_bits(config) &&
-         !config.formats_given && has_8_bits(config.activation_type) && has_8_bits(config.weight_type);
 }
 
 bool may_measure_accuracy(const QuantizeOptions& options) {

@@ -91,10 +91,6 @@ bool writes_hard_sigmoids(const QuantConfig& config);
 /// alone.
 bool tries_recurrent(const QuantConfig& config);
 
-/// Whether the format leaves room for weights of 8 bits under products that compute in float: for ONNX Runtime's CPU,
-/// which makes floats of them when it loads the model.
-bool stores_weights(const QuantConfig& config);
-
 /// Whether the error of each rounding is measured, as long as there are samples.
 bool may_measure_accuracy(const QuantizeOptions& options);
 

@@ -1,5 +1,4 @@
 // What integers are made, and of what.
-#include "config/enum_names.h"
 #include "config/option.h"
 
 namespace detent::config {

@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <concepts>
-#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>

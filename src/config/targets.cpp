@@ -421,12 +421,6 @@ class TargetFile {
   Target target_;
 };
 
-}  // namespace
-
-Target parse_target(const std::string& file, const std::string& text) { return TargetFile(file, text).take(); }
-
-namespace {
-
 Target built_in(std::string_view file) {
   for (const auto& [name, text] : target_files()) {
     if (name == file) return parse_target(std::string(name), std::string(text));
@@ -541,6 +535,8 @@ std::vector<Target> make_targets() {
 }
 
 }  // namespace
+
+Target parse_target(const std::string& file, const std::string& text) { return TargetFile(file, text).take(); }
 
 bool Target::aligns(std::string_view op_type) const noexcept { return holds(aligned_types, op_type); }
 bool Target::has_channels(std::string_view op_type) const noexcept {

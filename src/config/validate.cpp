@@ -561,7 +561,7 @@ using nlohmann::json;
 
 json names_of(unsigned some) {
   json names = json::array();
-  for (const auto& [command, name] : commands()) {
+  for (const auto& [command, name] : kCommands) {
     if ((some & command) != 0) names.push_back(name);
   }
   return names;

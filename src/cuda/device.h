@@ -1,7 +1,6 @@
 // One GPU of a run: its budget and its queues.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -147,8 +146,6 @@ class Device {
   bool pins_;
   Libraries libraries_;  // last, so that it goes first: its memory is counted by the budget
 };
-
-// Matrix products on a device.
 
 /// Row-major: C[i] = alpha · op(A[i]) · op(B[i]) + beta · C[i] for i in [0, batch), op(A) of m × k and op(B) of k × n.
 /// Lengths of rows and distances of batches are in elements. Addresses are aligned as far as those are, up to 16 bytes.

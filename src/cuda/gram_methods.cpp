@@ -120,8 +120,6 @@ Integers GramMethodsOnDevices::coordinate_descent(const FinetuneConfig& config, 
   return result;
 }
 
-// What AdaRound and AdaQuant in Gram form have in common on devices.
-
 /// A method's iterations for the rows of one device: recorded once as a graph, which is launched for each.
 template <class Numbers>
 class RecordedIterations {
@@ -417,24 +415,13 @@ class AdaQuantOnDevices final : public VariablesOnDevices<solve::AdaQuantIterati
   double start_loss_ = 0;
 };
 
-}  // namespace
-
-solve::Integers adaquant(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
-                         const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
-  AdaQuantOnDevices problem(rows, weights, quadratic, config, control);
-  return solve::run(problem, config, control);
-}
-
-// AdaRound in Gram form: an iteration is one product h A and one fused kernel. See solve/solvers/adaround.cpp for the
-// arithmetic.
-
-namespace {
-
 using solve::AdaRoundStep;
 using solve::AdaRoundVariables;
 
 constexpr std::size_t kAdaRoundStepArrays = 10;  // of a step six arrays are read and four written
 
+// AdaRound in Gram form: an iteration is one product h A and one fused kernel. See solve/solvers/adaround.cpp for the
+// arithmetic.
 class AdaRoundPart final : public MethodRows<AdaRoundVariables, AdaRoundBlockNumbers, AdaRoundNumbers> {
  public:
   AdaRoundPart(GramRows& rows, const QuantizedWeights& weights, const Quadratic& quadratic,
@@ -509,6 +496,12 @@ class AdaRoundOnDevices final : public VariablesOnDevices<solve::AdaRoundIterati
 };
 
 }  // namespace
+
+solve::Integers adaquant(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
+                         const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {
+  AdaQuantOnDevices problem(rows, weights, quadratic, config, control);
+  return solve::run(problem, config, control);
+}
 
 solve::Integers adaround(std::span<const std::unique_ptr<GramRows>> rows, const QuantizedWeights& weights,
                          const Quadratic& quadratic, const FinetuneConfig& config, const SolveControl& control) {

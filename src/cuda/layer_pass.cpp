@@ -160,15 +160,6 @@ class ConvolutionPass final : public LayerPass {
   const Convolution* convolution_ = nullptr;
 };
 
-}  // namespace
-
-std::unique_ptr<LayerPass> convolution_pass(Device& device, const LayerGeometry& geometry, RowRange rows,
-                                            DeviceLayout layout, DevicePrecision precision) {
-  return std::make_unique<ConvolutionPass>(device, geometry, rows, layout, precision);
-}
-
-namespace {
-
 using solve::Patches;
 
 /// Products want no positions gathered: inputs are [positions, fan_in] as they come, outputs [positions, rows]. Those
@@ -349,6 +340,11 @@ class PatchPass final : public LayerPass {
 };
 
 }  // namespace
+
+std::unique_ptr<LayerPass> convolution_pass(Device& device, const LayerGeometry& geometry, RowRange rows,
+                                            DeviceLayout layout, DevicePrecision precision) {
+  return std::make_unique<ConvolutionPass>(device, geometry, rows, layout, precision);
+}
 
 std::unique_ptr<LayerPass> patch_pass(Device& device, const LayerGeometry& geometry, RowRange rows,
                                       DevicePrecision precision) {

@@ -1,7 +1,6 @@
 // Outputs of some rows of a layer for one sample, and the gradient by their weights, on one device.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -12,8 +11,6 @@
 #include "solve/layers/problem.h"
 
 namespace detent::cuda {
-
-// Convolutions on a device.
 
 /// A convolution or transposed convolution made ready for one input shape, in one layout: nchw, where tensors are as in
 /// ONNX and filters [outputs, inputs / groups, kernel…] (transposed: [inputs, outputs / groups, kernel…]); or nhwc,
@@ -71,8 +68,6 @@ struct PartOfLayer {
   std::size_t first_channel;
 };
 PartOfLayer part_of(const solve::LayerGeometry& geometry, solve::RowRange rows);
-
-// A layer's geometry as kernels take it.
 
 /// Of a convolution or transposed convolution. Throws resource for shapes beyond what kernels count (2^31 values of a
 /// channel).

@@ -6,7 +6,6 @@
 
 #include "cuda/launch.h"
 #include "solve/layers/layer_solver.h"
-#include "store/buffers.h"
 
 namespace detent::cuda {
 namespace {

@@ -91,8 +91,6 @@ class PassRows {
   bool fresh_ = true;  // nothing is in the gradient yet
 };
 
-// The variables of some rows in mini-batches, on one device.
-
 /// The numbers of all iterations, as solve/layers/rounding_variables.h and rounding_variables.h have them.
 struct StepNumbers {
   std::vector<AdaRoundNumbers> adaround;

@@ -7,7 +7,6 @@
 #include <functional>
 #include <vector>
 
-#include "base/error.h"
 #include "base/text.h"
 #include "cuda/gram_methods.h"
 #include "cuda/gram_sums.h"
@@ -123,15 +122,6 @@ std::unique_ptr<calibration::CalibrationDevice> open_calibration(const calibrati
   return std::make_unique<Calibration>(request);
 }
 
-}  // namespace
-
-const calibration::CalibrationCalls& calibration_calls() {
-  static constexpr calibration::CalibrationCalls kCalls{&open_calibration};
-  return kCalls;
-}
-
-namespace {
-
 constexpr const char* kMeasurement = "a measurement";
 constexpr int kTurns = 4;
 constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
@@ -203,6 +193,11 @@ profile::DevicePeaks measure(int number, DevicePrecision precision) {
 
 }  // namespace
 
+const calibration::CalibrationCalls& calibration_calls() {
+  static constexpr calibration::CalibrationCalls kCalls{&open_calibration};
+  return kCalls;
+}
+
 profile::DevicePeaks measure_peaks(Device& device, DevicePrecision precision, const PeakLimits& limits) {
   const std::uint64_t left = (device.memory().limit() - device.memory().used()) / 8;
   const auto bytes = [&](std::size_t most) { return static_cast<std::size_t>(std::min<std::uint64_t>(most, left)); };
@@ -250,15 +245,6 @@ class Storage : public store::DeviceStorage {
 std::unique_ptr<store::DeviceStorage> open_storage(int device, GdsMode mode, const std::filesystem::path& directory) {
   return std::make_unique<Storage>(device, mode, directory);
 }
-
-}  // namespace
-
-const store::StorageCalls& storage_calls() {
-  static constexpr store::StorageCalls kCalls{&open_storage};
-  return kCalls;
-}
-
-namespace {
 
 using solve::GramForm;
 using solve::GramFormOrRawInputs;
@@ -391,6 +377,11 @@ std::vector<std::string> CudaSolver::notes() const {
 }
 
 }  // namespace
+
+const store::StorageCalls& storage_calls() {
+  static constexpr store::StorageCalls kCalls{&open_storage};
+  return kCalls;
+}
 
 std::unique_ptr<solve::LayerSolver> make_solver(const DeviceConfig& config, const solve::Kernels& kernels,
                                                 profile::DeviceActivity* activity) {

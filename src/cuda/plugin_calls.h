@@ -14,8 +14,7 @@
 
 namespace detent::cuda {
 
-// What the plugin offers to calibration/.
-
+/// What the plugin offers to calibration/.
 const calibration::CalibrationCalls& calibration_calls();
 
 // What a GPU can do at best, measured by what the plugin itself uses of it.
@@ -35,11 +34,8 @@ profile::DevicePeaks measure_peaks(Device& device, DevicePrecision precision, co
 
 const profile::PeaksCalls& peaks_calls();
 
-// What the plugin offers to store/.
-
+/// What the plugin offers to store/.
 const store::StorageCalls& storage_calls();
-
-// Layers solved on GPUs.
 
 /// Opens the devices. `kernels` must outlive it, and so must `activity` (see solve::cuda_solver). Throws device.
 std::unique_ptr<solve::LayerSolver> make_solver(const DeviceConfig& config, const solve::Kernels& kernels,

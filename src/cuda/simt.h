@@ -124,8 +124,7 @@ DETENT_DEVICE unsigned atomic_swap_if(unsigned* at, unsigned expected, unsigned 
 /// Another thread of the block may be writing it.
 DETENT_DEVICE unsigned read_shared(const unsigned* at) { return *static_cast<const volatile unsigned*>(at); }
 
-// The upper half of a float.
-
+/// The upper half of a float.
 struct Bfloat16 {
   std::uint16_t bits;
 };
@@ -164,8 +163,7 @@ struct ScaleBlocks {
   }
 };
 
-// A few neighbouring numbers, read and written as one.
-
+/// A few neighbouring numbers, read and written as one.
 template <int n>
 struct alignas(4 * n) Pack {
   float value[n];

@@ -232,48 +232,7 @@ std::vector<std::int64_t> token_input_shape(const InputSpec& input, std::int64_t
   return shape;
 }
 
-}  // namespace
-
-bool is_decoder(const std::vector<InputSpec>& inputs) {
-  const auto any = [&](const auto& holds) { return std::any_of(inputs.begin(), inputs.end(), holds); };
-  return any([](const auto& input) { return input.name == kTokenIds; }) &&
-         any([](const auto& input) { return input.name.starts_with(kCache); });
-}
-
-bool reads_tokens(const std::vector<InputSpec>& inputs) {
-  if (is_decoder(inputs)) return true;
-  bool ids = false;
-  for (const auto& input : inputs) {
-    if (input.name == kTokenIds)
-      ids = true;
-    else if (input.name != kMask && input.name != kPositions && input.name != kTypes)
-      return false;
-  }
-  return ids;
-}
-
-std::string name_of_unnamed_array(const std::vector<InputSpec>& inputs) {
-  if (inputs.size() == 1) return inputs.front().name;
-  return reads_tokens(inputs) ? std::string(kTokenIds) : std::string();
-}
-
-bool follows_from_ids(const InputSpec& input, const std::vector<InputSpec>& inputs,
-                      const std::vector<std::string>& given) {
-  if (holds(given, input.name) || !holds(given, kTokenIds) || !reads_tokens(inputs)) return false;
-  if (input.name == kPositions) return !holds(given, kMask);
-  return input.name == kMask || input.name == kTypes || input.name == kCacheBranch || input.name.starts_with(kCache);
-}
-
-std::vector<InputSpec> inputs_given(const fs::path& path, const std::vector<InputSpec>& inputs) {
-  if (!reads_tokens(inputs)) return inputs;
-  const auto names = names_in(path);
-  if (!names) return inputs;
-  std::vector<InputSpec> given;
-  std::copy_if(inputs.begin(), inputs.end(), std::back_inserter(given),
-               [&](const auto& input) { return !follows_from_ids(input, inputs, *names); });
-  return given;
-}
-
+// For token ids [row, position]. The cache's second dynamic axis has length 0.
 LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids) {
   if (ids.array.shape.size() != 2)
     throw bad_input(
@@ -299,6 +258,49 @@ LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids) {
   made.array.owner = buffer.memory;
   made.fit = fit_to_input(input, input.type, made.array.shape, ids.where);
   return made;
+}
+
+// Whether all that a model with these inputs reads follows from token ids: a decoder, or an encoder.
+bool reads_tokens(const std::vector<InputSpec>& inputs) {
+  if (is_decoder(inputs)) return true;
+  bool ids = false;
+  for (const auto& input : inputs) {
+    if (input.name == kTokenIds)
+      ids = true;
+    else if (input.name != kMask && input.name != kPositions && input.name != kTypes)
+      return false;
+  }
+  return ids;
+}
+
+}  // namespace
+
+bool is_decoder(const std::vector<InputSpec>& inputs) {
+  const auto any = [&](const auto& holds) { return std::any_of(inputs.begin(), inputs.end(), holds); };
+  return any([](const auto& input) { return input.name == kTokenIds; }) &&
+         any([](const auto& input) { return input.name.starts_with(kCache); });
+}
+
+std::string name_of_unnamed_array(const std::vector<InputSpec>& inputs) {
+  if (inputs.size() == 1) return inputs.front().name;
+  return reads_tokens(inputs) ? std::string(kTokenIds) : std::string();
+}
+
+bool follows_from_ids(const InputSpec& input, const std::vector<InputSpec>& inputs,
+                      const std::vector<std::string>& given) {
+  if (holds(given, input.name) || !holds(given, kTokenIds) || !reads_tokens(inputs)) return false;
+  if (input.name == kPositions) return !holds(given, kMask);
+  return input.name == kMask || input.name == kTypes || input.name == kCacheBranch || input.name.starts_with(kCache);
+}
+
+std::vector<InputSpec> inputs_given(const fs::path& path, const std::vector<InputSpec>& inputs) {
+  if (!reads_tokens(inputs)) return inputs;
+  const auto names = names_in(path);
+  if (!names) return inputs;
+  std::vector<InputSpec> given;
+  std::copy_if(inputs.begin(), inputs.end(), std::back_inserter(given),
+               [&](const auto& input) { return !follows_from_ids(input, inputs, *names); });
+  return given;
 }
 
 LoadedFile with_token_inputs(LoadedFile unit, const std::vector<InputSpec>& given,

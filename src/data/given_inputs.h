@@ -49,9 +49,6 @@ constexpr std::string_view kTokenIds = "input_ids";
 /// Whether a model with these inputs reads token ids and a KV cache.
 bool is_decoder(const std::vector<InputSpec>& inputs);
 
-/// Whether all that a model with these inputs reads follows from token ids: a decoder, or an encoder.
-bool reads_tokens(const std::vector<InputSpec>& inputs);
-
 /// The input that data with a single array without a name feed: the only one, or the token ids; "" where neither is
 /// meant.
 std::string name_of_unnamed_array(const std::vector<InputSpec>& inputs);
@@ -66,15 +63,9 @@ bool follows_from_ids(const InputSpec& input, const std::vector<InputSpec>& inpu
 /// that the data do not have.
 std::vector<InputSpec> inputs_given(const std::filesystem::path& path, const std::vector<InputSpec>& inputs);
 
-/// What the input is for these token ids [row, position]. The cache's second dynamic axis has length 0. Throws
-/// bad_input when the ids or the input have no such shape.
-LoadedArray from_ids(const InputSpec& input, const LoadedArray& ids);
-
 /// The arrays of `given` and what follows from the ids among them, in the order of `inputs`.
 LoadedFile with_token_inputs(LoadedFile unit, const std::vector<InputSpec>& given,
                              const std::vector<InputSpec>& inputs);
-
-// Inputs for a model of which there are no samples.
 
 /// How inputs are made up.
 struct MadeUp {

@@ -358,16 +358,6 @@ PbTensor read(std::string_view message, const std::shared_ptr<const MappedFile>&
   return {std::move(tensor.name), aligned(std::move(array), where)};
 }
 
-}  // namespace
-
-PbTensor read_pb(const std::shared_ptr<const MappedFile>& file) {
-  return read(as_text(file->bytes()), file, file->path(), quoted(file->path()));
-}
-
-PbTensor parse_pb(std::string_view message, const std::string& where) { return read(message, nullptr, {}, where); }
-
-namespace {
-
 constexpr std::size_t kTag = 4;         // bytes of a chunk's name
 constexpr std::size_t kChunk = 8;       // name and size
 constexpr std::size_t kFormat = 16;     // the part of "fmt " that every file has
@@ -416,6 +406,12 @@ float value_at(const Waveform& wave, std::uint64_t index) {
 }
 
 }  // namespace
+
+PbTensor read_pb(const std::shared_ptr<const MappedFile>& file) {
+  return read(as_text(file->bytes()), file, file->path(), quoted(file->path()));
+}
+
+PbTensor parse_pb(std::string_view message, const std::string& where) { return read(message, nullptr, {}, where); }
 
 Waveform parse_wav(std::span<const std::byte> file, const std::string& where) {
   if (file.size() < kChunk + kTag || as_text(file.first(kTag)) != "RIFF" ||

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,8 +33,6 @@ Picture read_picture(const std::filesystem::path& path, std::uint64_t memory = 0
 /// Another size, by a triangle filter as wide as the pixels it takes together: PIL.Image.resize(…, BILINEAR), but for
 /// the rounding of a value here and there.
 Picture resized(const Picture& picture, std::size_t width, std::size_t height);
-
-// A folder of pictures as samples of a model with one input.
 
 /// How a picture becomes an input; the names are those of --image-preset.
 enum class ImagePreset {

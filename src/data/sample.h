@@ -127,8 +127,6 @@ class TapReceiver {
   virtual void receive_on_device(std::size_t tap, const DeviceTensorView& tensor);
 };
 
-// Memory that arrays own when they cannot stay views of a mapped file.
-
 /// Uninitialised bytes, aligned for every element type.
 struct Buffer {
   std::shared_ptr<std::byte[]> memory;
@@ -164,8 +162,6 @@ inline std::span<const float> floats_in(const Array& array, std::vector<float>& 
 }
 /// An array of such a type as float16, bfloat16 or float32; any other as it is.
 Array as_floats(const Array& array, onnx::DataType type);
-
-// One sample out of its turn.
 
 /// The inputs of the sample at this position, for what was lost and has to be computed again. The source is read from
 /// its start and left behind the sample. Throws bad_input when it has fewer.

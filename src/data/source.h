@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "data/load.h"
@@ -73,8 +72,6 @@ class Batcher {
   std::optional<Unused> unused_;
 };
 
-// A part of the samples of another source.
-
 /// Of every `one_in` samples the last, or all but these. Of fewer samples than `one_in` the last is the last of all;
 /// a single one is in both parts. The inner source must know its number, outlive this, and be read by nothing else in
 /// between.
@@ -97,8 +94,6 @@ class SampleSubset final : public SampleSource {
   Kind kind_;
   std::size_t next_ = 0;  // of the inner source
 };
-
-// A stream that passes once, put down so that it can be read again.
 
 /// Hands on what `inner` yields and puts it down as files in `directory`, whose owner removes them. After rewind()
 /// these are yielded, and behind them what is left of `inner`. More bytes than `most` throw resource.

@@ -38,8 +38,6 @@ void name_nodes(onnx::Model& model);
 onnx::Model constant_part(const onnx::Model& model, const std::vector<int>& nodes,
                           const std::vector<std::string>& outputs);
 
-// How the tap is named in graphs that the runtime gets.
-
 /// Domain and operator name; the operator's one attribute is `index`.
 inline constexpr const char* kTapDomain = onnx::kPrivateDomain;
 inline constexpr const char* kTapOperator = "Tap";

@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "base/error.h"
 #include "exec/ort.h"
 #include "exec/session.h"
 #include "shim/cuda_driver.h"

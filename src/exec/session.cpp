@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <exception>
 #include <fstream>
 #include <initializer_list>
 #include <new>

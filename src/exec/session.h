@@ -171,8 +171,7 @@ std::optional<std::int64_t> known_opset(const std::string& text);
 /// The operator that the runtime does not know, where the text of an error names one; else empty.
 std::string unknown_operator(const std::string& text);
 
-// Which execution providers a library of ONNX Runtime was built with.
-
+/// Which execution providers a library of ONNX Runtime was built with.
 struct Providers {
   std::vector<std::string> names;  // "OpenVINOExecutionProvider", …; the CPU's is the last
   std::string runtime;             // "ONNX Runtime 1.31.1"
@@ -180,8 +179,6 @@ struct Providers {
 
 /// Loads the library (shim::load_onnxruntime) and asks it; makes nothing that sessions would share. Throws device.
 Providers available_providers(const std::optional<std::filesystem::path>& library);
-
-// Memory that sessions keep between runs.
 
 /// Gives back to the system what no session of this runtime uses at the moment: before another process runs a model, so
 /// that both together take no more than one of them. The next run maps its memory anew.

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>

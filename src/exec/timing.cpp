@@ -226,15 +226,6 @@ class Turns {
   std::vector<std::vector<std::vector<RunTime>>> turns_;
 };
 
-}  // namespace
-
-std::vector<std::vector<std::vector<RunTime>>> time_interleaved(std::span<const Timed> models,
-                                                                const TimingOptions& options) {
-  return Turns(models, options).run();
-}
-
-namespace {
-
 // Nodes that the runtime makes anew, in another layout say, get names with an end of their own.
 std::string_view stem(std::string_view name) {
   for (const std::string_view mark : {"_token_", "_nchwc", "/MatMulScaleFusion"}) {
@@ -244,6 +235,11 @@ std::string_view stem(std::string_view name) {
 }
 
 }  // namespace
+
+std::vector<std::vector<std::vector<RunTime>>> time_interleaved(std::span<const Timed> models,
+                                                                const TimingOptions& options) {
+  return Turns(models, options).run();
+}
 
 std::vector<std::string> deployed_op_types(const Runtime& runtime, const onnx::Model& model) {
   const TempDir directory;

@@ -65,8 +65,6 @@ std::optional<ScalarStep> scalar_step(const onnx::Model& model, const Index& ind
 /// Removes nodes by position.
 void remove_nodes(onnx::Model& model, const std::vector<bool>& removed);
 
-// A rewrite at work.
-
 /// Keeps what it is given in memory.
 const Store& in_memory();
 

@@ -25,6 +25,11 @@ bool leaps(const Node& node, const std::string& output) {
 
 bool measures_shape(const Node& node) { return is_on(node, List::measures); }
 
+// Whether how many elements the node's results have depends on what this input holds.
+bool sets_output_size(const Node& node, std::size_t input) {
+  return input < 16 && (operator_of(node).deciding.sizes >> input & 1U) != 0;
+}
+
 class Finder {
  public:
   Finder(const onnx::Model& model, const ValueTypes& types, DecisionKind kind)
@@ -233,10 +238,6 @@ bool draws_numbers(const onnx::Model& model) {
   const Index index(model);
   return std::any_of(model.graph.nodes.begin(), model.graph.nodes.end(),
                      [&](const auto& node) { return draws_numbers(model, index, node); });
-}
-
-bool sets_output_size(const Node& node, std::size_t input) {
-  return input < 16 && (operator_of(node).deciding.sizes >> input & 1U) != 0;
 }
 
 Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, DecisionKind kind) {

@@ -46,9 +46,6 @@ bool draws_numbers(const onnx::Model& model, const Index& index, const onnx::Nod
 /// Whether any node does.
 bool draws_numbers(const onnx::Model& model);
 
-/// Whether how many elements the node's results have depends on what this input holds.
-bool sets_output_size(const onnx::Node& node, std::size_t input);
-
 /// Of the main graph, whose nodes must be in topological order. Without types (an empty map), more may be found than
 /// there is.
 Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, DecisionKind kind);
@@ -57,8 +54,6 @@ Decisions find_decisions(const onnx::Model& model, const ValueTypes& types, Deci
 std::string operand_copy_name(const onnx::Model& model, const Operand& operand);
 /// The node that makes it.
 onnx::Node copy_node(const onnx::Model& model, const Operand& operand);
-
-// What computes shapes, positions and indices, and not values.
 
 /// A flag for each node. Products, and nodes with bodies, are never among them.
 struct IndexArithmetic {

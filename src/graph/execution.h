@@ -27,8 +27,6 @@ std::optional<std::vector<onnx::Dim>> told_shape(const ValueTypes& types, const 
 /// How a value is stated as an input or output of a part of the model.
 onnx::ValueInfo told_info(const onnx::Model& model, const ValueTypes& types, const std::string& value);
 
-// What is stored with the model.
-
 /// Bytes of all constants, and of those that a node reads.
 std::uint64_t constant_bytes(const onnx::Model& model);
 std::uint64_t constant_bytes(const onnx::Model& model, const Index& index, const onnx::Node& node);
@@ -38,8 +36,6 @@ std::uint64_t constant_bytes(const onnx::Model& model, const Index& index, const
 /// or converted; bodies stay whole.
 std::vector<int> cuts_by_constants(const onnx::Model& model, const Index& index, std::uint64_t most, int begin,
                                    int end);
-
-// How many bytes of activations are alive at a time.
 
 /// Bytes that a node needs while it runs; `kept` says whether its first input is still needed afterwards.
 using Workspace = std::function<std::uint64_t(const onnx::Node& node, bool kept)>;
@@ -67,8 +63,6 @@ struct Lifetimes {
   std::vector<std::size_t> end;      // the last node that uses it, or kEnd
 };
 std::optional<Lifetimes> lifetimes(const onnx::Model& model, const Index& index, const ValueTypes& types);
-
-// Arithmetic and data traffic of nodes, counted from shapes.
 
 /// What one run of a node takes at the least.
 struct Work {

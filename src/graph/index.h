@@ -69,8 +69,7 @@ std::vector<bool> depends_on_input(const onnx::Model& model, const Index& index)
 /// Brings nodes into topological order, keeping the present order where it is free. Throws bad_input on a cycle.
 void sort_topologically(onnx::Model& model);
 
-// Element types and shapes of the values of a graph, as inferred by the runtime.
-
+/// Element types and shapes of the values of a graph, as inferred by the runtime.
 struct ValueType {
   onnx::DataType type = onnx::DataType::undefined;  // undefined: not a tensor, or not known
   std::optional<std::vector<onnx::Dim>> shape;      // nullopt: rank not known
@@ -91,8 +90,6 @@ std::optional<std::uint64_t> static_bytes(const ValueTypes& types, const std::st
 
 /// Rank of a value, nullopt when not known.
 std::optional<std::size_t> rank_of(const ValueTypes& types, const std::string& value);
-
-// The graphs inside If, Loop and Scan nodes.
 
 /// Whether the attribute holds one or more graphs.
 bool is_body(const onnx::Attribute& attribute) noexcept;

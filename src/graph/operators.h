@@ -12,8 +12,6 @@
 
 namespace detent::graph {
 
-// 16-bit floating point.
-
 /// Where numbers arise inside of an operator, or that need more range than its inputs.
 enum class FloatTrait : std::uint8_t {
   none,
@@ -49,8 +47,6 @@ struct FloatRule {
   std::uint16_t divisors = 0;         ///< inputs of which no value may vanish
   std::uint16_t bounds = 0;           ///< inputs that may become infinite
 };
-
-// Integers.
 
 /// An operator of the runtime that takes the place of another one, with its attributes: those that it honours with any
 /// value, or ("name=1") with one alone, or ("name==1") with one that has to be given.
@@ -102,15 +98,11 @@ struct WeightOperator {
   Exchange exchange = {};  // with integers; none: an operator of the same attributes
 };
 
-// Decisions.
-
 /// Which inputs say how many elements the results have, bit i: input i; and which choose elements of another.
 struct DecidingInputs {
   std::uint16_t sizes = 0;
   std::uint16_t choices = 0;
 };
-
-// Normalizations by the last axes.
 
 /// Inputs; 0: it has none.
 struct NormInputs {

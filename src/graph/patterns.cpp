@@ -276,12 +276,6 @@ class Finder {
   std::vector<CachedAttention> found_;
 };
 
-}  // namespace
-
-std::vector<CachedAttention> cached_attentions(const onnx::Model& model) { return Finder(model).run(); }
-
-namespace {
-
 bool moves(const onnx::Node& node) { return has_trait(node, Trait::rearranges) || is_on(node, List::moves_scores); }
 
 // A Cast to a type of floats.
@@ -379,6 +373,8 @@ bool clamp_filling(onnx::Model& model, const Index& index, const std::string& na
 }
 
 }  // namespace
+
+std::vector<CachedAttention> cached_attentions(const onnx::Model& model) { return Finder(model).run(); }
 
 std::vector<std::string> attention_scores(const onnx::Model& model, const Index& index) {
   std::unordered_set<std::string> found;

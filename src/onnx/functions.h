@@ -24,8 +24,6 @@ inline constexpr std::uint64_t kMaxExpandedNodes = 1'000'000;
 /// Gives back how many nodes the model has once every call is replaced by the function's nodes.
 std::uint64_t check_functions(const Model& model, const std::string& where);
 
-// The functions that a model brings along, parsed.
-
 /// The field of a ModelProto that holds one.
 inline constexpr std::uint32_t kFunctionField = 25;
 

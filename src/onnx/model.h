@@ -184,8 +184,6 @@ Graph read_graph(const Wire& raw, const std::shared_ptr<const MappedFile>& file,
 /// Reads the tensor of an attribute (as of Constant's `value`).
 Tensor read_attribute_tensor(const Model& model, const Node& node, const Attribute& attribute);
 
-// Which element types hold integers.
-
 /// Integers of 8 bits or more, or bool.
 inline bool holds_integers(DataType type) {
   switch (type) {
@@ -202,8 +200,7 @@ inline bool holds_integers(DataType type) {
   }
 }
 
-// The operators of AMD Quark's library that models with block floats have.
-
+/// The operators of AMD Quark's library that models with block floats have.
 inline constexpr const char* kQuarkDomain = "com.amd.quark";
 
 }  // namespace detent::onnx

@@ -24,8 +24,13 @@ std::uint64_t parse_number(const std::string& key, const std::string& text, cons
   return value;
 }
 
-}  // namespace
+struct ExternalRef {
+  std::string location;
+  std::uint64_t offset = 0;
+  std::optional<std::uint64_t> length;
+};
 
+// Only the keys of the ONNX specification.
 ExternalRef parse_external(const std::vector<std::pair<std::string, std::string>>& entries, const std::string& where) {
   ExternalRef ref;
   for (const auto& [key, value] : entries) {
@@ -41,16 +46,6 @@ ExternalRef parse_external(const std::vector<std::pair<std::string, std::string>
   }
   return ref;
 }
-
-std::shared_ptr<const MappedFile> ExternalFiles::open(const std::string& location, const std::string& where) {
-  const auto known = files_.find(location);
-  if (known != files_.end()) return known->second;
-  auto file = boundary_.open(location, where + ": external data file");
-  files_.emplace(location, file);
-  return file;
-}
-
-namespace {
 
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 
@@ -80,6 +75,14 @@ std::vector<std::int64_t> unpacked_nibbles(const Tensor& tensor) {
 }
 
 }  // namespace
+
+std::shared_ptr<const MappedFile> ExternalFiles::open(const std::string& location, const std::string& where) {
+  const auto known = files_.find(location);
+  if (known != files_.end()) return known->second;
+  auto file = boundary_.open(location, where + ": external data file");
+  files_.emplace(location, file);
+  return file;
+}
 
 TensorData TensorData::mapped(std::shared_ptr<const MappedFile> file, std::span<const std::byte> bytes) {
   TensorData data;

@@ -14,8 +14,6 @@
 
 namespace detent::onnx {
 
-// Pieces of serialized protobuf that are carried along untouched.
-
 /// A view of serialized bytes together with whatever keeps them alive (a mapped file or an owned string). Cheap to
 /// copy.
 class Wire {
@@ -68,8 +66,7 @@ RawField varint_field(std::uint32_t number, std::int64_t value);
 /// Replaces every field with the new one's number, or adds it.
 void set_field(std::vector<RawField>& fields, const RawField& field);
 
-// ONNX element types (onnx.proto3, TensorProto.DataType) and what a reader must know of them.
-
+/// ONNX element types (onnx.proto3, TensorProto.DataType) and what a reader must know of them.
 enum class DataType : std::int32_t {
   undefined = 0,
   float32 = 1,

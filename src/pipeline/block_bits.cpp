@@ -9,7 +9,6 @@
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -42,23 +41,6 @@
 #include "solve/sweep/block_weights.h"
 
 namespace detent::pipeline {
-
-// How much the rounding of weights changes a model's results.
-
-/// For each group of tensors of the placement the error of the worst output if they alone are rounded to the nearest,
-/// in their formats: the sum of squared errors over that of squares, over the first `samples` samples. The caches of
-/// decoders (outputs named "present…") do not count where there are other outputs.
-///
-/// The model runs once for each sample and group; results do not depend on threads. Throws what the runtime and the
-/// samples throw.
-std::vector<double> output_errors(const run::Context& context, const onnx::Model& model, const graph::ValueTypes& types,
-                                  const quantization::Placement& placement,
-                                  std::span<const std::vector<std::size_t>> groups, data::SampleSource& source,
-                                  std::size_t samples);
-
-/// What that takes beside what is there: the runtime, the model in one piece, a copy of the weight that is rounded, and
-/// its values on their way.
-std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::Placement& placement);
 
 namespace {
 
@@ -146,8 +128,10 @@ std::vector<std::string> outputs_of(const onnx::Model& model, const graph::Value
   return others.empty() ? all : others;
 }
 
-}  // namespace
-
+// For each group of tensors of the placement the error of the worst output if they alone are rounded to the nearest, in
+// their formats: the sum of squared errors over that of squares, over the first `samples` samples. The caches of
+// decoders (outputs named "present…") do not count where there are other outputs. The model runs once for each sample
+// and group; results do not depend on threads.
 std::vector<double> output_errors(const run::Context& context, const onnx::Model& model, const graph::ValueTypes& types,
                                   const quantization::Placement& placement,
                                   std::span<const std::vector<std::size_t>> groups, data::SampleSource& source,
@@ -186,6 +170,8 @@ std::vector<double> output_errors(const run::Context& context, const onnx::Model
   return errors;
 }
 
+// Beside what is there: the runtime, the model in one piece, a copy of the weight that is rounded, and its values on
+// their way.
 std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::Placement& placement) {
   // Of a stripe: the columns, their integers and scales, what becomes of them; and as much that earlier work has left.
   constexpr std::uint64_t kCopies = 6;
@@ -195,8 +181,6 @@ std::uint64_t memory_of_errors(const onnx::Model& model, const quantization::Pla
     largest = std::max(largest, model.graph.initializers[tensor.initializer].data.size());
   return planning::kProcess + run::size_on_disk(model) + largest + kCopies * std::min(largest, kStripe);
 }
-
-namespace {
 
 using quantization::BitOption;
 using quantization::Placement;

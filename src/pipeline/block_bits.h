@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "base/error.h"
 #include "data/sample.h"
 #include "detent/quantize.h"
 #include "exec/session.h"
@@ -19,8 +18,6 @@
 #include "store/spool.h"
 
 namespace detent::pipeline {
-
-// Mixed precision: which weights get 2, 4 or 8 bits, or stay in float, so that the model keeps within a size.
 
 /// What tells how weights matter, where there are samples.
 struct PlanSamples {
@@ -67,8 +64,7 @@ class BitsPlanner {
   std::unique_ptr<Impl> impl_;
 };
 
-// An accuracy target of weights alone: what a model that was written comes to, and what is too little.
-
+/// An accuracy target of weights alone: what a model that was written comes to, and what is too little.
 class BitsTarget {
  public:
   /// The options must outlive it.

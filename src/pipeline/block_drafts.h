@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "detent/config.h"
 #include "detent/quantize.h"
@@ -20,7 +19,6 @@
 #include "profile/profiler.h"
 #include "quantization/assignment.h"
 #include "quantization/blocks/block_stream.h"
-#include "quantization/blocks/block_weights.h"
 #include "run/files/run_directory.h"
 #include "shim/ranks.h"
 #include "solve/sweep/block_weights.h"
@@ -28,9 +26,8 @@
 
 namespace detent::pipeline {
 
-// Weights that nodes make of constants, as exporters leave them: behind Identity, Cast, Reshape, products with a
-// number.
-
+/// Weights that nodes make of constants, as exporters leave them: behind Identity, Cast, Reshape, products with a
+/// number.
 struct ComputedWeights {
   /// Called where there is something to compute; null: there is no runtime.
   std::function<const exec::Runtime*()> runtime;
@@ -42,8 +39,7 @@ struct ComputedWeights {
 graph::Notes fold_computed_weights(onnx::Model& model, const QuantConfig& config, const WeightsOnlyConfig& blocks,
                                    const ComputedWeights& how);
 
-// The rotation of a transformer's weights within a run: where they lie, and what they take.
-
+/// The rotation of a transformer's weights within a run: where they lie, and what they take.
 class StreamRotation {
  public:
   /// Rotated weights lie in the run's directory where there is one, else in one of their own for as long as this lives.
@@ -64,8 +60,6 @@ class StreamRotation {
   std::optional<TempDir> own_;
   std::filesystem::path directory_;
 };
-
-// A model on its way to weights in blocks.
 
 /// place_blocks(), and weights that lie on grids. Of the formats q4 and q4f16 the last product of a decoder with a
 /// cache, and the table that shares its weight, have 8 bits, without zero points where QuantConfig::weight_symmetric is
@@ -110,8 +104,6 @@ struct DraftedBlocks {
   bool is_solved(std::size_t tensor) const { return tensor < solved.tensors.size() && solved.tensors[tensor]; }
   quantization::BlockSolver solver(std::size_t tensor, WeightMethod method, std::stop_token stop) const;
 };
-
-// What a run tells of a weight in blocks.
 
 /// Of the tensor at this position of the placement. `solved` is empty where nothing was solved from samples.
 BlockedWeight describe_weight(const onnx::Model& model, const quantization::Placement& placement,

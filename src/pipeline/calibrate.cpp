@@ -200,8 +200,7 @@ CalibrateResult calibrate(const CalibrateOptions& options) {
       run::hint_to_resume(options.resources));
 }
 
-// Several statistics files into one.
-
+/// Several statistics files into one.
 CalibrateResult merge_statistics(const std::vector<std::filesystem::path>& inputs,
                                  const std::filesystem::path& output) {
   run::check_place(output);

@@ -342,15 +342,13 @@ class Check {
   CheckResult result_;
 };
 
-}  // namespace
-
-CheckResult pipeline::check_model(const std::string& target, const onnx::Model& model, const graph::ValueTypes& types) {
-  Options options;
-  options.config.target = target;
-  return Check(options, model, types).run();
+// A file as check_model() takes it: constants are initializers, and nodes are in order.
+onnx::Model model_to_check(const std::filesystem::path& file) {
+  auto model = onnx::read_model(file);
+  graph::lift_constants(model);
+  graph::sort_topologically(model);
+  return model;
 }
-
-namespace {
 
 CheckResult check_within_time(const CheckOptions& options) {
   if (const auto named = run::with_named_target(options)) {
@@ -359,7 +357,7 @@ CheckResult check_within_time(const CheckOptions& options) {
     return result;
   }
   (void)config::target(options.config);
-  onnx::Model model = pipeline::model_to_check(run::model_file(options.model));
+  onnx::Model model = model_to_check(run::model_file(options.model));
   if (!options.config.input_shapes.empty()) graph::fix_input_shapes(model, options.config.input_shapes);
   graph::require_room(model, options.resources.memory_budget);
   const exec::Runtime runtime(options.runtime);
@@ -367,6 +365,12 @@ CheckResult check_within_time(const CheckOptions& options) {
 }
 
 }  // namespace
+
+CheckResult pipeline::check_model(const std::string& target, const onnx::Model& model, const graph::ValueTypes& types) {
+  Options options;
+  options.config.target = target;
+  return Check(options, model, types).run();
+}
 
 CheckResult check(const CheckOptions& options) { return run::within_time(options, check_within_time); }
 
@@ -459,13 +463,6 @@ CheckResult check_model(const std::string& target, const onnx::Model& model, con
   result.macs = counted.macs;
   result.integer_macs = counted.integer_macs;
   return result;
-}
-
-onnx::Model model_to_check(const std::filesystem::path& file) {
-  auto model = onnx::read_model(file);
-  graph::lift_constants(model);
-  graph::sort_topologically(model);
-  return model;
 }
 
 TargetNotes target_notes(const QuantizeOptions& options, const std::filesystem::path& quantized,

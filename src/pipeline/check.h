@@ -28,9 +28,6 @@ using Shapes = std::map<std::string, std::vector<std::int64_t>>;
 CheckResult check_model(const std::string& target, const onnx::Model& model, const exec::Runtime& runtime,
                         const Shapes& shapes = {}, const std::stop_token& stop = {});
 
-/// A file as check_model() takes it: constants are initializers, and nodes are in order.
-onnx::Model model_to_check(const std::filesystem::path& file);
-
 /// What the target makes of a quantized model as it stands in a file.
 struct TargetNotes {
   std::vector<std::string> lines;      // how many nodes it runs, and which fall back or are refused

@@ -83,8 +83,6 @@ std::unique_ptr<data::SampleSource> open_first(const Options& options, std::vect
   return run::open_first(options, std::move(inputs), count);
 }
 
-}  // namespace
-
 Options compare_options_for(const Options& options, std::size_t samples) {
   auto request = options;
   request.quantized_model = options.output;
@@ -94,6 +92,8 @@ Options compare_options_for(const Options& options, std::size_t samples) {
   request.resources.sample_time_limit = options.resources.sample_time_limit;
   return request;
 }
+
+}  // namespace
 
 std::optional<Comparison> compare_layers(const QuantizeOptions& options, const exec::Runtime& runtime,
                                          std::size_t samples, QuantizeResult& result) {
@@ -272,17 +272,6 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   run::copy_fidelity(found, result.accuracy ? *result.accuracy : result.accuracy.emplace());
 }
 
-}  // namespace
-
-void measure_on_more(const QuantizeOptions& options, QuantizeResult& result) {
-  const auto available = std::min<std::uint64_t>(compared_samples(result), result.samples);
-  if (!result.accuracy || result.accuracy->samples == 0 || available <= result.accuracy->samples) return;
-  if (run::seconds_of_pairs(options.output) >= run::kSlowToLoad) return;
-  measure_file(options, result);
-}
-
-namespace {
-
 bool runs_here(const QuantizeOptions& options) {
   if (!run::reason_against_proof(options).empty()) return false;
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
@@ -299,6 +288,13 @@ Comparison compare_made(const CompareOptions& request) {
 }
 
 }  // namespace
+
+void measure_on_more(const QuantizeOptions& options, QuantizeResult& result) {
+  const auto available = std::min<std::uint64_t>(compared_samples(result), result.samples);
+  if (!result.accuracy || result.accuracy->samples == 0 || available <= result.accuracy->samples) return;
+  if (run::seconds_of_pairs(options.output) >= run::kSlowToLoad) return;
+  measure_file(options, result);
+}
 
 void check_samples(const QuantizeOptions& options) {
   if (!config::has_samples(options)) return;

@@ -57,9 +57,6 @@ bool must_be_of_use(const QuantizeOptions& options);
 /// Throws bad_input where QuantizeResult::accuracy is that of such a file. `kind`: its numbers, in words.
 void refuse_useless(const QuantizeOptions& options, const QuantizeResult& result, std::string_view kind);
 
-/// Of QuantizeOptions::output beside the float model, on so many of the run's samples.
-Options compare_options_for(const Options& options, std::size_t samples);
-
 /// The same layer by layer, for a report; without room for it under a memory budget it is unset, and a note says so.
 std::optional<Comparison> compare_layers(const QuantizeOptions& options, const exec::Runtime& runtime,
                                          std::size_t samples, QuantizeResult& result);

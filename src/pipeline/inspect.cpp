@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "base/parallel.h"

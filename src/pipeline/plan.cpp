@@ -36,7 +36,6 @@
 #include "quantization/floats/float_placement.h"
 #include "quantization/formats.h"
 #include "quantization/placement/placement.h"
-#include "quantization/weight_operators.h"
 #include "remedies/weight_tuning.h"
 #include "run/context.h"
 #include "run/files/model_folder.h"

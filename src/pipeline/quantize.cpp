@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/paths.h"
 #include "base/text.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -75,6 +75,9 @@ struct SharedByRuns {
   std::filesystem::path original = {};
   /// Nodes by Node::id() that 16 bits do not do for, as a run before this one found.
   std::unordered_set<std::string> in_float32 = {};
+  /// What passes over the samples have observed, by all that it depends on but the samples: a run that would observe
+  /// the same takes it from here, and leaves there what it observes. Null: each run observes by itself.
+  std::map<std::string, calibration::Statistics>* observed = nullptr;
 };
 
 struct Run {

@@ -40,9 +40,287 @@
 
 namespace detent {
 
+namespace fs = std::filesystem;
+
 namespace pipeline {
 
 namespace {
+
+constexpr double kMilli = 1e3;
+constexpr const char* kFloat = "fp32";  // the name of the float model
+constexpr double kNoise = 0.01;         // of times, below which two are the same
+constexpr searching::Margins kAny{kNoise, kNoise, kNoise};
+// Mixtures are picked by what the samples of the search say of them: what they gain beside a format alone may be luck.
+// Of errors most of all: one that was 0.5 dB better on the 8 samples of a search was 5 dB worse on others.
+constexpr searching::Margins kClearly{0.5, 0.1, 0.1};
+
+searching::Costs costs_of(const SearchPoint& point) {
+  return {point.error, point.seconds, static_cast<double>(point.bytes)};
+}
+
+// How far a point is from what is asked for: 0 where it meets all, else the largest excess as a share of its limit.
+double excess(const SearchOptions& options, const SearchPoint& point, double seconds) {
+  double worst = 0;
+  if (options.max_latency) worst = std::max(worst, seconds / *options.max_latency - 1);
+  if (options.weights_only.max_size)
+    worst = std::max(worst, static_cast<double>(point.bytes) / static_cast<double>(*options.weights_only.max_size) - 1);
+  if (const auto& target = options.accuracy.target) {
+    const double value = point.value.value_or(0);
+    if (value < *target) worst = std::max({worst, (*target - value) / std::abs(*target), 1e-9});
+  }
+  return worst;
+}
+
+double excess(const SearchOptions& options, const SearchPoint& point) { return excess(options, point, point.seconds); }
+
+std::string limits_of(const SearchOptions& options) {
+  std::vector<std::string> limits;
+  if (options.max_latency) limits.push_back(fmt::format("--max-latency {:.4g}ms", kMilli * *options.max_latency));
+  if (options.weights_only.max_size)
+    limits.push_back(fmt::format("--max-size {}", format_size(*options.weights_only.max_size)));
+  if (options.accuracy.target) limits.push_back(fmt::format("--accuracy-target {}", *options.accuracy.target));
+  return fmt::format("{}", fmt::join(limits, " with "));
+}
+
+std::string figures_of(const SearchOptions& options, const SearchPoint& point, double seconds) {
+  const auto value = options.accuracy.target ? fmt::format(", {:.6g}", point.value.value_or(0)) : std::string();
+  return fmt::format("{:.4g} ms, {}, {:.1f} dB{}", kMilli * seconds, format_size(point.bytes), point.sqnr_db, value);
+}
+
+using Less = std::function<bool(const SearchPoint&, const SearchPoint&)>;
+
+bool smaller(const SearchPoint& a, const SearchPoint& b) { return a.bytes < b.bytes; }
+bool faster(const SearchPoint& a, const SearchPoint& b) { return a.seconds < b.seconds; }
+bool is_exact(const SearchPoint& point) { return std::isinf(point.sqnr_db) && point.sqnr_db > 0; }
+
+bool nearer(const SearchPoint& a, const SearchPoint& b) { return a.error < b.error; }
+
+void choose(std::vector<SearchPoint*>& fit, const Less& less, const char* why) {
+  if (fit.empty()) return;
+  (*std::min_element(fit.begin(), fit.end(), [&](const auto* a, const auto* b) {
+    return less(*a, *b);
+  }))->chosen.emplace_back(why);
+}
+
+// Sets SearchPoint::chosen. Throws resource, with the nearest point, where limits are given that none meets.
+void choose_points(const SearchOptions& options, std::vector<SearchPoint>& points) {
+  const bool limited = options.max_latency || options.weights_only.max_size;
+  const bool asked = limited || options.accuracy.target;
+  std::vector<SearchPoint*> fit, others;
+  for (auto& point : points) {
+    const bool is_float = is_exact(point);  // by its name, or since nothing of it is better in integers
+    const bool is_useful = asked || point.sqnr_db >= run::kCloseDb;
+    const bool may_be_chosen = !is_float || (limited && (options.may_be_float || point.name != kFloat));
+    if (!is_float) others.push_back(&point);
+    if (excess(options, point) == 0 && is_useful && may_be_chosen) fit.push_back(&point);
+  }
+  if (fit.empty() && asked) {
+    if (others.empty()) others.push_back(&points.front());
+    const auto& nearest = **std::min_element(others.begin(), others.end(), [&](const auto* a, const auto* b) {
+      return excess(options, *a) < excess(options, *b);
+    });
+    throw resource_error(fmt::format("none of {} measured models meets {}; the nearest is {}: {}", points.size(),
+                                     limits_of(options), nearest.name, figures_of(options, nearest, nearest.seconds)),
+                         "give that much, or more of --points");
+  }
+  if (std::any_of(fit.begin(), fit.end(), [](const auto* point) { return point->on_front; }))
+    std::erase_if(fit, [](const auto* point) { return !point->on_front; });
+  if (!limited) {
+    choose(fit, smaller, "smallest");
+    choose(fit, faster, "fastest");
+    choose(fit, nearer, "most accurate");
+  } else if (!options.accuracy.target) {
+    choose(fit, nearer, "meets the limits");
+  } else {
+    choose(fit, options.max_latency ? smaller : faster, "meets the limits");
+  }
+}
+
+// An entry of SearchOptions::machines.
+struct Machine {
+  std::string name;
+  std::filesystem::path kernel_table;
+  std::uint64_t threads = 1;
+  std::optional<std::uint64_t> memory;  // bytes for all instances; unset: no limit
+  double price = 0;                     // of an hour
+};
+
+// A model on one of the machines.
+struct Offered {
+  std::size_t point = 0;          // of the search's points
+  double seconds = 0;             // expected of a request there
+  std::uint64_t peak_memory = 0;  // of an instance
+};
+
+// `seconds` of each point, by machine.
+Error no_machine_error(const SearchOptions& options, const std::vector<SearchPoint>& points,
+                       const std::vector<Machine>& machines,
+                       const std::vector<std::vector<std::optional<double>>>& seconds) {
+  double least = std::numeric_limits<double>::infinity();
+  std::string nearest;
+  for (std::size_t m = 0; m < machines.size(); ++m) {
+    for (std::size_t p = 0; p < points.size(); ++p) {
+      if (!seconds[m][p] || excess(options, points[p], *seconds[m][p]) >= least) continue;
+      least = excess(options, points[p], *seconds[m][p]);
+      nearest =
+          fmt::format("{} on {}: {}", points[p].name, machines[m].name, figures_of(options, points[p], *seconds[m][p]));
+    }
+  }
+  const auto limits = limits_of(options);
+  return resource_error(
+      fmt::format("none of {} serves{}{} in its memory; the nearest is {}", count_with_noun(machines.size(), "machine"),
+                  limits.empty() ? "" : " within ", limits, nearest),
+      "give more, or another machine");
+}
+
+// Whether a machine that takes so many seconds for a request can serve the point within the limits.
+bool serves(const SearchOptions& options, const SearchPoint& point, double seconds) {
+  return excess(options, point, seconds) == 0 && (options.accuracy.target || point.sqnr_db >= run::kCloseDb);
+}
+
+constexpr const char* kExample =
+    R"(write {"machines": [{"name": "small", "kernel-table": "small.json", "threads": 4, "memory": "8GiB", "price": 0.17}]})";
+
+class Entry {
+ public:
+  Entry(const fs::path& file, std::size_t number, const nlohmann::ordered_json& entry)
+      : file_(file), number_(number), entry_(entry) {
+    if (!entry.is_object()) throw wrong("is no object");
+    const std::set<std::string> known{"name", "kernel-table", "threads", "memory", "price"};
+    for (const auto& [key, value] : entry.items()) {
+      if (!known.contains(key)) throw wrong(fmt::format("has an unknown member '{}'", key));
+    }
+  }
+
+  Machine machine() const {
+    Machine machine;
+    machine.name = text("name");
+    const bool is_plain = std::all_of(machine.name.begin(), machine.name.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+    });
+    if (machine.name.empty() || !is_plain) throw wrong("needs a name of letters, digits, '-', '_' and '.'");
+    constexpr std::size_t kLongest = 100;  // it becomes part of a file's name
+    if (machine.name.size() > kLongest) throw wrong(fmt::format("has a name of more than {} characters", kLongest));
+    machine.kernel_table = file_.parent_path() / text("kernel-table");
+    const double threads = number("threads");
+    if (threads < 1 || threads > 4096 || threads != std::floor(threads))
+      throw wrong("'threads' is not a whole number from 1 to 4096");
+    machine.threads = static_cast<std::uint64_t>(threads);
+    machine.price = number("price");
+    constexpr double kMost = 1e12;
+    if (machine.price < 0 || machine.price > kMost) throw wrong("'price' is not from 0 to 10^12");
+    if (entry_.contains("memory")) machine.memory = bytes(text("memory"));
+    return machine;
+  }
+
+ private:
+  Error wrong(const std::string& what) const {
+    return bad_input(fmt::format("--machines '{}': machine {} {}", file_.string(), number_, what), kExample);
+  }
+
+  std::string text(const char* member) const {
+    if (!entry_.contains(member) || !entry_.at(member).is_string())
+      throw wrong(fmt::format("needs a text '{}'", member));
+    return entry_.at(member).get<std::string>();
+  }
+
+  double number(const char* member) const {
+    if (!entry_.contains(member) || !entry_.at(member).is_number())
+      throw wrong(fmt::format("needs a number '{}'", member));
+    return entry_.at(member).get<double>();
+  }
+
+  std::uint64_t bytes(const std::string& text) const {
+    try {
+      return parse_size(text);
+    } catch (const Error& e) {
+      throw wrong(fmt::format("'memory': {}", e.what()));
+    }
+  }
+
+  const fs::path& file_;
+  std::size_t number_;
+  const nlohmann::ordered_json& entry_;
+};
+
+ServingMachine serving(const Machine& machine, const Offered& offered, const SearchPoint& point) {
+  ServingMachine serving;
+  serving.machine = machine.name;
+  serving.model = point.name;
+  serving.seconds = offered.seconds;
+  if (!(offered.seconds > 0))
+    throw bad_input(fmt::format("machine '{}': its kernel table gives model '{}' no time", machine.name, point.name),
+                    "measure its kernels again: a table with times of 0 tells nothing");
+  serving.instances = machine.threads;
+  if (machine.memory && offered.peak_memory > 0)
+    serving.instances = std::min(machine.threads, *machine.memory / offered.peak_memory);
+  serving.requests = static_cast<double>(serving.instances) / offered.seconds;
+  serving.peak_memory = offered.peak_memory;
+  serving.price = machine.price;
+  return serving;
+}
+
+std::vector<Machine> read_machines(const fs::path& path) {
+  const auto root = run::read_json(path);
+  if (!root.contains("machines") || !root.at("machines").is_array() || root.at("machines").empty())
+    throw bad_input(fmt::format("--machines '{}' has no list 'machines'", path.string()), kExample);
+  std::vector<Machine> machines;
+  std::set<std::string> names;
+  for (const auto& entry : root.at("machines")) {
+    machines.push_back(Entry(path, machines.size() + 1, entry).machine());
+    if (!names.insert(machines.back().name).second)
+      throw bad_input(fmt::format("--machines '{}': two machines are '{}'", path.string(), machines.back().name),
+                      "give each its own name");
+  }
+  return machines;
+}
+
+// 0 where it was not measured, of which a note tells.
+std::vector<std::uint64_t> peak_memories(const SearchOptions& options, const std::vector<fs::path>& models,
+                                         std::stop_token stop, std::vector<std::string>& notes) {
+  auto bench = options;
+  bench.models = models;
+  if (bench.samples != nullptr) bench.samples->rewind();
+  bench.max_samples = 1;
+  bench.threads = 1;
+  bench.runs = 1;
+  bench.program = shim::find_program().value_or("");
+  bench.resources = {};
+  bench.progress = {};
+  bench.stop = std::move(stop);
+  const auto told = detent::bench(bench);
+  notes.insert(notes.end(), told.notes.begin(), told.notes.end());
+  std::vector<std::uint64_t> bytes;
+  for (const auto& model : told.models) bytes.push_back(model.peak_memory.value_or(0));
+  return bytes;
+}
+
+// Of each machine the offered model that serves most requests, cheapest request first, with how many of each machine
+// serve `requests` a second for the least. `offered` is by machine; machines without any are left out.
+std::vector<ServingMachine> serve(const std::vector<Machine>& machines,
+                                  const std::vector<std::vector<Offered>>& offered,
+                                  const std::vector<SearchPoint>& points, double requests) {
+  std::vector<ServingMachine> all;
+  for (std::size_t m = 0; m < machines.size(); ++m) {
+    std::optional<ServingMachine> best;
+    for (const auto& each : offered[m]) {
+      auto one = serving(machines[m], each, points[each.point]);
+      if (one.instances > 0 && (!best || one.requests > best->requests)) best = std::move(one);
+    }
+    if (best) all.push_back(std::move(*best));
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.price * b.requests < b.price * a.requests; });
+  if (all.empty()) return all;
+  std::vector<searching::Offer> offers;
+  for (const auto& each : all) offers.push_back({each.requests, each.price});
+  const auto counts = searching::cheapest_fleet(offers, requests);
+  if (counts.empty())
+    throw usage_error(fmt::format("--requests: no number of these machines serves {} a second", requests),
+                      "ask for fewer");
+  for (std::size_t m = 0; m < all.size(); ++m) all[m].needed = counts[m];
+  return all;
+}
 
 using config::NodeFormat;
 
@@ -98,6 +376,7 @@ class Search {
         work_(options.resources, identity_of(options)),
         profiler_(nullptr, {}),
         recipe_(recipe_of(mixing(options, work_.path()))),
+        shared_{.observed = options.resources.memory_budget ? nullptr : &observed_},
         run_(recipe_, shared_, profiler_) {
     for (const auto& name : options.formats) formats_.push_back(config::node_format(name, "--formats"));
     if (formats_.empty()) formats_.assign(std::begin(config::kNodeFormats), std::end(config::kNodeFormats));
@@ -162,6 +441,7 @@ class Search {
     const auto first = points.begin() + (points.empty() ? 0 : 1);
     make(points.begin(), first);  // so that there is one when time is up
     make(first, points.end());
+    observed_.clear();
   }
 
   std::vector<SearchPoint> points_of_single_formats() {
@@ -394,6 +674,7 @@ class Search {
   run::RunDirectory work_;
   run::RunProfiler profiler_;
   const Recipe recipe_;
+  std::map<std::string, calibration::Statistics> observed_;  // until the formats alone are made; not under a budget
   const SharedByRuns shared_;
   Run run_;
   std::vector<NodeFormat> formats_;
@@ -436,6 +717,14 @@ SearchResult search_as_given(const SearchOptions& options) {
 
 }  // namespace
 
+void mark_front(std::vector<SearchPoint>& points) {
+  for (auto& point : points) {
+    point.on_front = std::none_of(points.begin(), points.end(), [&](const auto& other) {
+      return searching::dominates(costs_of(other), costs_of(point), kNoise, point.single ? kClearly : kAny);
+    });
+  }
+}
+
 }  // namespace pipeline
 
 SearchResult search(const SearchOptions& options) {
@@ -448,278 +737,3 @@ SearchResult search(const SearchOptions& options) {
 }
 
 }  // namespace detent
-
-namespace detent::pipeline {
-namespace {
-
-constexpr double kMilli = 1e3;
-constexpr const char* kFloat = "fp32";  // the name of the float model
-constexpr double kNoise = 0.01;         // of times, below which two are the same
-constexpr searching::Margins kAny{kNoise, kNoise, kNoise};
-// Mixtures are picked by what the samples of the search say of them: what they gain beside a format alone may be luck.
-// Of errors most of all: one that was 0.5 dB better on the 8 samples of a search was 5 dB worse on others.
-constexpr searching::Margins kClearly{0.5, 0.1, 0.1};
-
-searching::Costs costs_of(const SearchPoint& point) {
-  return {point.error, point.seconds, static_cast<double>(point.bytes)};
-}
-
-// How far a point is from what is asked for: 0 where it meets all, else the largest excess as a share of its limit.
-double excess(const SearchOptions& options, const SearchPoint& point, double seconds) {
-  double worst = 0;
-  if (options.max_latency) worst = std::max(worst, seconds / *options.max_latency - 1);
-  if (options.weights_only.max_size)
-    worst = std::max(worst, static_cast<double>(point.bytes) / static_cast<double>(*options.weights_only.max_size) - 1);
-  if (const auto& target = options.accuracy.target) {
-    const double value = point.value.value_or(0);
-    if (value < *target) worst = std::max({worst, (*target - value) / std::abs(*target), 1e-9});
-  }
-  return worst;
-}
-
-double excess(const SearchOptions& options, const SearchPoint& point) { return excess(options, point, point.seconds); }
-
-std::string limits_of(const SearchOptions& options) {
-  std::vector<std::string> limits;
-  if (options.max_latency) limits.push_back(fmt::format("--max-latency {:.4g}ms", kMilli * *options.max_latency));
-  if (options.weights_only.max_size)
-    limits.push_back(fmt::format("--max-size {}", format_size(*options.weights_only.max_size)));
-  if (options.accuracy.target) limits.push_back(fmt::format("--accuracy-target {}", *options.accuracy.target));
-  return fmt::format("{}", fmt::join(limits, " with "));
-}
-
-std::string figures_of(const SearchOptions& options, const SearchPoint& point, double seconds) {
-  const auto value = options.accuracy.target ? fmt::format(", {:.6g}", point.value.value_or(0)) : std::string();
-  return fmt::format("{:.4g} ms, {}, {:.1f} dB{}", kMilli * seconds, format_size(point.bytes), point.sqnr_db, value);
-}
-
-using Less = std::function<bool(const SearchPoint&, const SearchPoint&)>;
-
-bool smaller(const SearchPoint& a, const SearchPoint& b) { return a.bytes < b.bytes; }
-bool faster(const SearchPoint& a, const SearchPoint& b) { return a.seconds < b.seconds; }
-bool is_exact(const SearchPoint& point) { return std::isinf(point.sqnr_db) && point.sqnr_db > 0; }
-
-bool nearer(const SearchPoint& a, const SearchPoint& b) { return a.error < b.error; }
-
-void choose(std::vector<SearchPoint*>& fit, const Less& less, const char* why) {
-  if (fit.empty()) return;
-  (*std::min_element(fit.begin(), fit.end(), [&](const auto* a, const auto* b) {
-    return less(*a, *b);
-  }))->chosen.emplace_back(why);
-}
-
-}  // namespace
-
-void mark_front(std::vector<SearchPoint>& points) {
-  for (auto& point : points) {
-    point.on_front = std::none_of(points.begin(), points.end(), [&](const auto& other) {
-      return searching::dominates(costs_of(other), costs_of(point), kNoise, point.single ? kClearly : kAny);
-    });
-  }
-}
-
-void choose_points(const SearchOptions& options, std::vector<SearchPoint>& points) {
-  const bool limited = options.max_latency || options.weights_only.max_size;
-  const bool asked = limited || options.accuracy.target;
-  std::vector<SearchPoint*> fit, others;
-  for (auto& point : points) {
-    const bool is_float = is_exact(point);  // by its name, or since nothing of it is better in integers
-    const bool is_useful = asked || point.sqnr_db >= run::kCloseDb;
-    const bool may_be_chosen = !is_float || (limited && (options.may_be_float || point.name != kFloat));
-    if (!is_float) others.push_back(&point);
-    if (excess(options, point) == 0 && is_useful && may_be_chosen) fit.push_back(&point);
-  }
-  if (fit.empty() && asked) {
-    if (others.empty()) others.push_back(&points.front());
-    const auto& nearest = **std::min_element(others.begin(), others.end(), [&](const auto* a, const auto* b) {
-      return excess(options, *a) < excess(options, *b);
-    });
-    throw resource_error(fmt::format("none of {} measured models meets {}; the nearest is {}: {}", points.size(),
-                                     limits_of(options), nearest.name, figures_of(options, nearest, nearest.seconds)),
-                         "give that much, or more of --points");
-  }
-  if (std::any_of(fit.begin(), fit.end(), [](const auto* point) { return point->on_front; }))
-    std::erase_if(fit, [](const auto* point) { return !point->on_front; });
-  if (!limited) {
-    choose(fit, smaller, "smallest");
-    choose(fit, faster, "fastest");
-    choose(fit, nearer, "most accurate");
-  } else if (!options.accuracy.target) {
-    choose(fit, nearer, "meets the limits");
-  } else {
-    choose(fit, options.max_latency ? smaller : faster, "meets the limits");
-  }
-}
-
-bool serves(const SearchOptions& options, const SearchPoint& point, double seconds) {
-  return excess(options, point, seconds) == 0 && (options.accuracy.target || point.sqnr_db >= run::kCloseDb);
-}
-
-Error no_machine_error(const SearchOptions& options, const std::vector<SearchPoint>& points,
-                       const std::vector<Machine>& machines,
-                       const std::vector<std::vector<std::optional<double>>>& seconds) {
-  double least = std::numeric_limits<double>::infinity();
-  std::string nearest;
-  for (std::size_t m = 0; m < machines.size(); ++m) {
-    for (std::size_t p = 0; p < points.size(); ++p) {
-      if (!seconds[m][p] || excess(options, points[p], *seconds[m][p]) >= least) continue;
-      least = excess(options, points[p], *seconds[m][p]);
-      nearest =
-          fmt::format("{} on {}: {}", points[p].name, machines[m].name, figures_of(options, points[p], *seconds[m][p]));
-    }
-  }
-  const auto limits = limits_of(options);
-  return resource_error(
-      fmt::format("none of {} serves{}{} in its memory; the nearest is {}", count_with_noun(machines.size(), "machine"),
-                  limits.empty() ? "" : " within ", limits, nearest),
-      "give more, or another machine");
-}
-
-namespace fs = std::filesystem;
-
-namespace {
-
-constexpr const char* kExample =
-    R"(write {"machines": [{"name": "small", "kernel-table": "small.json", "threads": 4, "memory": "8GiB", "price": 0.17}]})";
-
-class Entry {
- public:
-  Entry(const fs::path& file, std::size_t number, const nlohmann::ordered_json& entry)
-      : file_(file), number_(number), entry_(entry) {
-    if (!entry.is_object()) throw wrong("is no object");
-    const std::set<std::string> known{"name", "kernel-table", "threads", "memory", "price"};
-    for (const auto& [key, value] : entry.items()) {
-      if (!known.contains(key)) throw wrong(fmt::format("has an unknown member '{}'", key));
-    }
-  }
-
-  Machine machine() const {
-    Machine machine;
-    machine.name = text("name");
-    const bool is_plain = std::all_of(machine.name.begin(), machine.name.end(), [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
-    });
-    if (machine.name.empty() || !is_plain) throw wrong("needs a name of letters, digits, '-', '_' and '.'");
-    constexpr std::size_t kLongest = 100;  // it becomes part of a file's name
-    if (machine.name.size() > kLongest) throw wrong(fmt::format("has a name of more than {} characters", kLongest));
-    machine.kernel_table = file_.parent_path() / text("kernel-table");
-    const double threads = number("threads");
-    if (threads < 1 || threads > 4096 || threads != std::floor(threads))
-      throw wrong("'threads' is not a whole number from 1 to 4096");
-    machine.threads = static_cast<std::uint64_t>(threads);
-    machine.price = number("price");
-    constexpr double kMost = 1e12;
-    if (machine.price < 0 || machine.price > kMost) throw wrong("'price' is not from 0 to 10^12");
-    if (entry_.contains("memory")) machine.memory = bytes(text("memory"));
-    return machine;
-  }
-
- private:
-  Error wrong(const std::string& what) const {
-    return bad_input(fmt::format("--machines '{}': machine {} {}", file_.string(), number_, what), kExample);
-  }
-
-  std::string text(const char* member) const {
-    if (!entry_.contains(member) || !entry_.at(member).is_string())
-      throw wrong(fmt::format("needs a text '{}'", member));
-    return entry_.at(member).get<std::string>();
-  }
-
-  double number(const char* member) const {
-    if (!entry_.contains(member) || !entry_.at(member).is_number())
-      throw wrong(fmt::format("needs a number '{}'", member));
-    return entry_.at(member).get<double>();
-  }
-
-  std::uint64_t bytes(const std::string& text) const {
-    try {
-      return parse_size(text);
-    } catch (const Error& e) {
-      throw wrong(fmt::format("'memory': {}", e.what()));
-    }
-  }
-
-  const fs::path& file_;
-  std::size_t number_;
-  const nlohmann::ordered_json& entry_;
-};
-
-ServingMachine serving(const Machine& machine, const Offered& offered, const SearchPoint& point) {
-  ServingMachine serving;
-  serving.machine = machine.name;
-  serving.model = point.name;
-  serving.seconds = offered.seconds;
-  if (!(offered.seconds > 0))
-    throw bad_input(fmt::format("machine '{}': its kernel table gives model '{}' no time", machine.name, point.name),
-                    "measure its kernels again: a table with times of 0 tells nothing");
-  serving.instances = machine.threads;
-  if (machine.memory && offered.peak_memory > 0)
-    serving.instances = std::min(machine.threads, *machine.memory / offered.peak_memory);
-  serving.requests = static_cast<double>(serving.instances) / offered.seconds;
-  serving.peak_memory = offered.peak_memory;
-  serving.price = machine.price;
-  return serving;
-}
-
-}  // namespace
-
-std::vector<Machine> read_machines(const fs::path& path) {
-  const auto root = run::read_json(path);
-  if (!root.contains("machines") || !root.at("machines").is_array() || root.at("machines").empty())
-    throw bad_input(fmt::format("--machines '{}' has no list 'machines'", path.string()), kExample);
-  std::vector<Machine> machines;
-  std::set<std::string> names;
-  for (const auto& entry : root.at("machines")) {
-    machines.push_back(Entry(path, machines.size() + 1, entry).machine());
-    if (!names.insert(machines.back().name).second)
-      throw bad_input(fmt::format("--machines '{}': two machines are '{}'", path.string(), machines.back().name),
-                      "give each its own name");
-  }
-  return machines;
-}
-
-std::vector<ServingMachine> serve(const std::vector<Machine>& machines,
-                                  const std::vector<std::vector<Offered>>& offered,
-                                  const std::vector<SearchPoint>& points, double requests) {
-  std::vector<ServingMachine> all;
-  for (std::size_t m = 0; m < machines.size(); ++m) {
-    std::optional<ServingMachine> best;
-    for (const auto& each : offered[m]) {
-      auto one = serving(machines[m], each, points[each.point]);
-      if (one.instances > 0 && (!best || one.requests > best->requests)) best = std::move(one);
-    }
-    if (best) all.push_back(std::move(*best));
-  }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const auto& a, const auto& b) { return a.price * b.requests < b.price * a.requests; });
-  if (all.empty()) return all;
-  std::vector<searching::Offer> offers;
-  for (const auto& each : all) offers.push_back({each.requests, each.price});
-  const auto counts = searching::cheapest_fleet(offers, requests);
-  if (counts.empty())
-    throw usage_error(fmt::format("--requests: no number of these machines serves {} a second", requests),
-                      "ask for fewer");
-  for (std::size_t m = 0; m < all.size(); ++m) all[m].needed = counts[m];
-  return all;
-}
-
-std::vector<std::uint64_t> peak_memories(const SearchOptions& options, const std::vector<fs::path>& models,
-                                         std::stop_token stop, std::vector<std::string>& notes) {
-  auto bench = options;
-  bench.models = models;
-  if (bench.samples != nullptr) bench.samples->rewind();
-  bench.max_samples = 1;
-  bench.threads = 1;
-  bench.runs = 1;
-  bench.program = shim::find_program().value_or("");
-  bench.resources = {};
-  bench.progress = {};
-  bench.stop = std::move(stop);
-  const auto told = detent::bench(bench);
-  notes.insert(notes.end(), told.notes.begin(), told.notes.end());
-  std::vector<std::uint64_t> bytes;
-  for (const auto& model : told.models) bytes.push_back(model.peak_memory.value_or(0));
-  return bytes;
-}
-
-}  // namespace detent::pipeline

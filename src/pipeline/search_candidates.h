@@ -40,8 +40,6 @@ struct Candidates {
 Candidates find_candidates(Run& run, const std::vector<config::NodeFormat>& formats,
                            const std::vector<std::filesystem::path>& tables = {});
 
-// Models of one format, whose figures a search shows beside those of its mixtures.
-
 /// What `--format int8 --optimize-for size` makes; "int8" is without that option.
 inline constexpr const char* kInt8ForSize = "int8-for-size";
 

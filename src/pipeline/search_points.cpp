@@ -117,7 +117,7 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   options.output = file;
   if (options.samples != nullptr) options.samples->rewind();
   config::validate(options);
-  const auto made = run_stages(options);
+  const auto made = run_stages(options, {.observed = run_.shared.observed});
   point.bytes = made.model_bytes_after;
   inferences_ += 3 * made.samples;
   if (made.accuracy) inferences_ += 2 * made.accuracy->samples * made.accuracy->sensitivities.size();  // each alone
@@ -531,6 +531,17 @@ void copy_model(const fs::path& from, const fs::path& to) {
   copy.commit();
 }
 
+nlohmann::json to_json(const SearchResult& result) {
+  auto out = config::result_json(result);
+  config::keep_lists(out, {"points", "notes"});
+  for (std::size_t i = 0; i < result.points.size(); ++i) {
+    config::keep_lists(out["points"][i], {"chosen"});
+    for (std::size_t n = 0; n < result.points[i].node_formats.size(); ++n)
+      out["points"][i]["node_formats"][n] = json_of_name(result.points[i].node_formats[n]);
+  }
+  return out;
+}
+
 }  // namespace
 
 void check_search_output(const SearchOptions& options) {
@@ -570,17 +581,6 @@ std::string command_of(const SearchOptions& options, const SearchPoint& point) {
     return line + (point.name == kInt8ForSize ? " --format int8 --optimize-for size" : " --format " + point.name);
   }
   return line + " --config " + run::quoted((options.output / (point.name + ".yaml")).string());
-}
-
-nlohmann::json to_json(const SearchResult& result) {
-  auto out = config::result_json(result);
-  config::keep_lists(out, {"points", "notes"});
-  for (std::size_t i = 0; i < result.points.size(); ++i) {
-    config::keep_lists(out["points"][i], {"chosen"});
-    for (std::size_t n = 0; n < result.points[i].node_formats.size(); ++n)
-      out["points"][i]["node_formats"][n] = json_of_name(result.points[i].node_formats[n]);
-  }
-  return out;
 }
 
 void write_search(const SearchOptions& options, const std::vector<MadePoint>& made, SearchResult& result) {

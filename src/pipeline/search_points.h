@@ -22,8 +22,6 @@
 
 namespace detent::pipeline {
 
-// What ranks tell each other of the models of a search.
-
 /// A point that was to be made, and why the model has no such form; empty: it was made.
 struct Attempt {
   SearchPoint point;
@@ -132,15 +130,11 @@ QuantizeOptions base_of(const SearchOptions& options);
 /// The float model as a point, as far as it is known before anything is timed.
 SearchPoint float_point(const SearchOptions& options);
 
-// What a search writes: the table of its points, a picture of them, and the chosen models.
-
 /// Throws usage where something is there already.
 void check_search_output(const SearchOptions& options);
 
 /// The command line that makes a point alone, byte for byte; of the float model, empty.
 std::string command_of(const SearchOptions& options, const SearchPoint& point);
-
-nlohmann::json to_json(const SearchResult& result);
 
 /// Writes front.json, front.html, a file of --config for each mixed point, and the chosen models, and says in `result`
 /// where these are. The folder appears whole or not at all.

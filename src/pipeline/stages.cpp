@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <unordered_set>
-#include <utility>
 
 #include "base/error.h"
 #include "config/presets.h"

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "exec/session.h"
 #include "graph/execution.h"
 #include "graph/index.h"
@@ -114,8 +113,6 @@ std::uint64_t statistics_bytes(const Circumstances& circumstances);
 std::optional<CalibrationCost> calibration_cost(const onnx::Model& model, const graph::ValueTypes& types,
                                                 const std::vector<std::string>& observed,
                                                 const Circumstances& circumstances);
-
-// What this machine, or the cgroup that the process is in, has to give.
 
 /// Bytes of memory that can be taken without swapping or being killed: the smaller of what is available on the machine
 /// and what the cgroups (version 2 or 1) leave, file pages that can be dropped counted as free.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "graph/segment.h"
 
 namespace detent::planning {
 namespace {

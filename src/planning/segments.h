@@ -2,24 +2,20 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "graph/execution.h"
 #include "graph/index.h"
-#include "graph/segment.h"
 #include "onnx/model.h"
 #include "planning/memory.h"
 
 namespace detent::planning {
 
-// How a spool shares out what memory leaves for it.
-
+/// How a spool shares out what memory leaves for it.
 struct SpoolMemory {
   std::uint64_t records = 0;  // for those that stay in memory
   std::uint64_t buffers = 0;  // for those on their way to disk and back

@@ -35,8 +35,6 @@
 
 namespace detent::profile {
 
-// Memory straight from the system, in whole pages.
-
 /// Pages of memory, zero and not touched yet; empty when there are none to be had.
 class Pages {
  public:
@@ -67,8 +65,6 @@ constexpr auto kComputeTime = 40ms;
 constexpr auto kMemoryTime = 60ms;
 // Of all threads together. Small beside what a run takes, so that looking at the machine is not the run's peak.
 constexpr std::uint64_t kBuffer = 16ULL << 20;
-
-// --- arithmetic -----------------------------------------------------------------------------------------------------
 
 constexpr int kChains = 12;  // a fused multiply-add takes 4 cycles and two can begin in each, so 8 are the least
 constexpr int kSteps = 20'000;
@@ -147,8 +143,6 @@ double multiply_add(float& sink) {
 #endif
 }
 
-// --- all threads at a time ------------------------------------------------------------------------------------------
-
 double thread_seconds() {
   timespec time{};
   if (::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) return 0;
@@ -225,8 +219,6 @@ double rate_of_all(int threads, Clock::duration duration, const std::function<do
   }
   return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
-
-// --- memory ---------------------------------------------------------------------------------------------------------
 
 /// Puts `bytes` out of all caches, so that a buffer that is smaller than these is read from memory.
 void flush(std::span<const std::byte> bytes) {

@@ -28,8 +28,6 @@ struct MachinePeaks {
 MachinePeaks measure_machine(int threads, const std::filesystem::path& directory,
                              std::uint64_t room = std::numeric_limits<std::uint64_t>::max()) noexcept;
 
-// How fast the disk of a directory is.
-
 /// Bytes per second when as much is written as read, 4 MiB at a time, past the page cache where the file system allows
 /// it (O_DIRECT). Takes about 0.16 s, and 64 MiB at most, in a file without a name: nothing is left, even by a killed
 /// process. 0 when the directory cannot be written. Throws bad_alloc only.

@@ -16,8 +16,6 @@
 
 namespace detent::profile {
 
-// The course of a run: memory and disk traffic over time, in a bounded number of points however long it takes.
-
 /// The run up to `time` since the point before: memory is the largest seen in between, disk what had gone through by
 /// then since the start of the profile. Bytes; children included.
 struct TimelinePoint {

@@ -180,6 +180,15 @@ void raise_shared(const Placement& placement, const ConstantScans& scans, const 
   }
 }
 
+IntFormat activation_format(const Mark& mark, const QuantConfig& config) {
+  return {type_of(mark, config),
+          config.activation_symmetric || mark.centred,
+          mark.narrow,
+          config.power_of_two_scale,
+          false,
+          config::target(config).nearest_power_of_two};
+}
+
 }  // namespace
 
 QuantType type_of(const Mark& mark, const QuantConfig& config) {
@@ -256,15 +265,6 @@ void copy_shared_ranges(const Placement& placement, ActivationRanges& ranges) {
       progress |= found != ranges.end() && ranges.try_emplace(mark.value, ActivationRange(found->second)).second;
     }
   }
-}
-
-IntFormat activation_format(const Mark& mark, const QuantConfig& config) {
-  return {type_of(mark, config),
-          config.activation_symmetric || mark.centred,
-          mark.narrow,
-          config.power_of_two_scale,
-          false,
-          config::target(config).nearest_power_of_two};
 }
 
 ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config) {

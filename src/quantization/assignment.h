@@ -107,9 +107,6 @@ void copy_shared_ranges(const Placement& placement, ActivationRanges& ranges);
 /// those that share with one are left out and noted.
 Assignment assign(const onnx::Model& model, Placement placement, const Proposals& proposals, const QuantConfig& config);
 
-/// The format that a marked activation gets.
-IntFormat activation_format(const Mark& mark, const QuantConfig& config);
-
 /// What a marked activation is stored as that has this range and shares it with no other.
 ValueAssignment assign_activation(const Mark& mark, const ActivationRange& range, const QuantConfig& config);
 
@@ -123,8 +120,6 @@ QuantType type_of(const Mark& mark, const QuantConfig& config);
 
 /// The format that a marked constant gets.
 WeightFormat constant_format(const Mark& mark, const QuantConfig& config);
-
-// Power-of-two scales of constants where the target has them as AMD Quark does.
 
 /// Of twice, once, half, a quarter and an eighth of its scale a constant with one scale gets that with the least
 /// squared error, of equal ones the largest; only where the target wants the nearest powers of two.

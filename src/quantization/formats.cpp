@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
-
 namespace detent::quantization {
 
 onnx::DataType data_type(QuantType type) noexcept {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "detent/config.h"
@@ -64,8 +63,6 @@ double power_of_two_above(double scale) noexcept;
 /// to even. A scale below the smallest normal float becomes scale 1, zero point 0 or, with uniform_zero_point, the
 /// middle.
 ScaleZeroPoint compute_params(float min, float max, const IntFormat& format) noexcept;
-
-// How finely a tensor's scales are cut.
 
 /// Which values of a tensor share one scale and zero point: all of them, those with one index along an axis, or those
 /// of one block of `block` neighbours along an axis (and of the same index along all others), as in ONNX's

@@ -53,6 +53,38 @@ struct Candidate {
   bool keeps_range() const { return scaling.readers.empty(); }
 };
 
+const onnx::Tensor& weight_of(const onnx::Model& model, const graph::Index& index,
+                              const ChannelScaling::Reader& reader) {
+  return model.graph.initializers[static_cast<std::size_t>(index.initializer(reader.weight))];
+}
+
+quantization::ValueAssignment weight_rounding(const onnx::Tensor& weight, const quantization::Mark& mark,
+                                              const QuantConfig& config) {
+  auto assigned = quantization::assign_constant(mark, quantization::scan_constant(weight, mark), config);
+  quantization::search_power_of_two(weight, mark, config, assigned);
+  return assigned;
+}
+
+// The value is rounded as `of_value` says once its channels are divided.
+Roundings scaled_roundings(const onnx::Model& model, const graph::Index& index,
+                           const quantization::Placement& placement, const ChannelScaling& scaling,
+                           const quantization::ValueAssignment& of_value, const QuantConfig& config) {
+  Roundings roundings;
+  auto& value = roundings[scaling.value];
+  value = {of_value, {}, scaling.last_axis ? -1 : 1};
+  for (const float f : scaling.factors) value.factors.push_back(1 / f);
+  for (const auto& reader : scaling.readers) {
+    const auto* mark = placement.find(reader.weight);
+    if (mark == nullptr) continue;  // its weights stay in float
+    const auto& weight = weight_of(model, index, reader);
+    const auto scaled = graph::scaled_along(weight, reader.axis, scaling.factors);
+    const auto tensor = onnx::make_tensor<float>(weight.name, weight.type, weight.dims, std::span(scaled));
+    roundings[reader.weight] = {weight_rounding(tensor, *mark, config), scaling.factors,
+                                static_cast<std::ptrdiff_t>(reader.axis)};
+  }
+  return roundings;
+}
+
 class Equalization : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
@@ -265,12 +297,6 @@ class Equalization : public Remedy {
   std::vector<EqualizedValue> done_;  // for each of them
 };
 
-}  // namespace
-
-std::unique_ptr<Remedy> equalization() { return std::make_unique<Equalization>(); }
-
-namespace {
-
 // Measured on sentence encoders, where 0.7 to 0.8 lose least; the paper's range is 0.5 to 0.75.
 constexpr float kMigration = 0.75F;
 // Channels and weights below this share of the largest count as that share: they could be larger in other samples.
@@ -361,11 +387,6 @@ std::optional<ChannelScaling> scaling_of(const onnx::Model& model, const graph::
   return scaling;
 }
 
-const onnx::Tensor& weight_of(const onnx::Model& model, const graph::Index& index,
-                              const ChannelScaling::Reader& reader) {
-  return model.graph.initializers[static_cast<std::size_t>(index.initializer(reader.weight))];
-}
-
 std::vector<float> raised_to_floor(std::vector<float> values) {
   const float least = *std::max_element(values.begin(), values.end()) * kFloor;
   for (float& value : values) value = std::max({value, least, std::numeric_limits<float>::min()});
@@ -386,13 +407,6 @@ std::vector<float> weight_magnitudes(const onnx::Model& model, const graph::Inde
   return largest;
 }
 
-quantization::ValueAssignment weight_rounding(const onnx::Tensor& weight, const quantization::Mark& mark,
-                                              const QuantConfig& config) {
-  auto assigned = quantization::assign_constant(mark, quantization::scan_constant(weight, mark), config);
-  quantization::search_power_of_two(weight, mark, config, assigned);
-  return assigned;
-}
-
 // Each bound by the value in its place.
 DETENT_VECTOR_CLONES void widen_each(const float* values, std::size_t count, float* low, float* high) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -402,6 +416,8 @@ DETENT_VECTOR_CLONES void widen_each(const float* values, std::size_t count, flo
 }
 
 }  // namespace
+
+std::unique_ptr<Remedy> equalization() { return std::make_unique<Equalization>(); }
 
 void ChannelExtremes::add(std::span<const float> values, std::span<const std::int64_t> shape, bool last_axis) {
   if (shape.empty() || (!last_axis && shape.size() < 2)) throw bad_input("a value without channels");
@@ -500,25 +516,6 @@ calibration::Range scaled_range(const ChannelScaling& scaling, const ChannelExtr
     scaled.max = std::max(scaled.max, headroom * extremes.high(c) / scaling.factors[c]);
   }
   return scaled;
-}
-
-Roundings scaled_roundings(const onnx::Model& model, const graph::Index& index,
-                           const quantization::Placement& placement, const ChannelScaling& scaling,
-                           const quantization::ValueAssignment& of_value, const QuantConfig& config) {
-  Roundings roundings;
-  auto& value = roundings[scaling.value];
-  value = {of_value, {}, scaling.last_axis ? -1 : 1};
-  for (const float f : scaling.factors) value.factors.push_back(1 / f);
-  for (const auto& reader : scaling.readers) {
-    const auto* mark = placement.find(reader.weight);
-    if (mark == nullptr) continue;  // its weights stay in float
-    const auto& weight = weight_of(model, index, reader);
-    const auto scaled = graph::scaled_along(weight, reader.axis, scaling.factors);
-    const auto tensor = onnx::make_tensor<float>(weight.name, weight.type, weight.dims, std::span(scaled));
-    roundings[reader.weight] = {weight_rounding(tensor, *mark, config), scaling.factors,
-                                static_cast<std::ptrdiff_t>(reader.axis)};
-  }
-  return roundings;
 }
 
 }  // namespace detent::remedies

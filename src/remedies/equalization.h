@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "graph/index.h"
@@ -60,10 +59,5 @@ std::vector<float> equalizing_factors(const onnx::Model& model, const graph::Ind
 /// channels with headroom; else `range`.
 calibration::Range scaled_range(const graph::ChannelScaling& scaling, const ChannelExtremes& extremes,
                                 const calibration::Range& range);
-
-/// How the value and the weights of a scaling are rounded: the value as `of_value` says once its channels are divided.
-Roundings scaled_roundings(const onnx::Model& model, const graph::Index& index,
-                           const quantization::Placement& placement, const graph::ChannelScaling& scaling,
-                           const quantization::ValueAssignment& of_value, const QuantConfig& config);
 
 }  // namespace detent::remedies

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/error.h"
 #include "base/parallel.h"
 #include "base/process.h"
 #include "base/text.h"
@@ -310,8 +309,7 @@ std::uint64_t searching_memory(const planning::CalibrationCost& cost) {
   return 3 * cost.peak_memory() - 2 * planning::kProcess + kSearchBeside;
 }
 
-}  // namespace
-
+// What was asked for (fine-tuning, a target for accuracy) and does not fit.
 void refuse_over_budget(const QuantizeOptions& options, const StageMemory& needed) {
   const auto budget = options.resources.memory_budget;
   if (!budget) return;
@@ -320,6 +318,8 @@ void refuse_over_budget(const QuantizeOptions& options, const StageMemory& neede
   if (options.accuracy.target && needed.measuring > *budget)
     throw planning::over_budget("measuring accuracy", needed.measuring, *budget);
 }
+
+}  // namespace
 
 std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placement& placement) {
   const graph::Index index(model);

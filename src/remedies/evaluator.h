@@ -212,9 +212,6 @@ StageMemory stage_memory(const run::Prepared& prepared, const graph::ValueTypes&
                          const quantization::Placement& placement, const QuantizeOptions& options,
                          const SampleSizes& samples, std::uint64_t budget);
 
-/// Throws resource where a budget is given, and what was asked for (fine-tuning, a target for accuracy) needs more.
-void refuse_over_budget(const QuantizeOptions& options, const StageMemory& needed);
-
 /// What trials take beside the model's own sweep: the weight that a trial rounds stands in memory beside itself, and
 /// its integers are kept.
 std::uint64_t trial_memory(const onnx::Model& model, const quantization::Placement& placement);

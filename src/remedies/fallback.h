@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -58,8 +57,7 @@ using Place = std::function<quantization::Placement(const std::vector<std::size_
 std::vector<FallbackChoice> choose_fallbacks(const std::vector<Candidate>& candidates, const MarkErrors& errors,
                                              const Place& place, const ChoiceLimits& limits);
 
-// Where the multiplications of a model are.
-
+/// Where the multiplications of a model are.
 struct Workload {
   /// The products in integers, each with its share of the multiplications, and tables: these have no multiplications
   /// to give up, but a cost for the choice, since it is the size of the model that grows. Where all operators are in

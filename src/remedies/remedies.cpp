@@ -17,14 +17,6 @@
 
 namespace detent::remedies {
 
-// What is left of the error of a front end that must be in integers.
-
-/// Names the nodes up to a logarithm, a division or a power whose integers, of 16 bits too, leave the results far from
-/// the float model's, and tells how near they would be without. Empty where float is a way out, or where another part
-/// of the model makes the error.
-std::string front_end_left(const Draft& draft, Evaluator& evaluator, const graph::Index& index,
-                           const Workload& workload);
-
 namespace {
 
 std::string_view word(QuantType type) { return onnx::name_of(quantization::data_type(type)); }
@@ -77,6 +69,40 @@ void name_worst(Draft& draft, Evaluator& evaluator, const graph::Index& index, c
   std::stable_sort(draft.worst_left.begin(), draft.worst_left.end(),
                    [](const auto& a, const auto& b) { return a.error_share > b.error_share; });
   draft.worst_left.resize(std::min(draft.worst_left.size(), kMostNamed));
+}
+
+constexpr double kDecibelsWorthNaming = 10;  // decibels that the results would be nearer
+
+// Names the nodes up to a logarithm, a division or a power whose integers, of 16 bits too, leave the results far from
+// the float model's, and tells how near they would be without. Empty where float is a way out, or where another part
+// of the model makes the error.
+std::string front_end_left(const Draft& draft, Evaluator& evaluator, const graph::Index& index,
+                           const Workload& workload) {
+  const auto& options = evaluator.options();
+  const bool all = config::target(options.config).all_operators;
+  if (draft.result.sqnr_db >= kNearDb || (!all && options.accuracy.fallback == AccuracyFallback::float32)) return {};
+  const auto& model = draft.prepared.model;
+  const auto front = graph::front_end(model, index);
+  std::vector<std::size_t> nodes;
+  std::vector<std::string> names;
+  for (const auto& candidate : workload.products) {
+    if (!front.contains(candidate.node)) continue;
+    nodes.push_back(candidate.node);
+    names.push_back(model.graph.nodes[candidate.node].id());
+  }
+  if (nodes.empty()) return {};
+  const auto without = run::place_qdq_pairs(draft.prepared, options.config, {AccuracyFallback::float32, nodes});
+  const auto roundings = roundings_of(draft.assignment.values);
+  Trial trial;
+  for (const auto& [value, rounding] : roundings) {
+    if (without.find(value) != nullptr) trial[value] = &rounding;
+  }
+  const double db = worst_sqnr_db(evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, trial));
+  if (db < draft.result.sqnr_db + kDecibelsWorthNaming) return {};
+  return fmt::format(
+      "{} makes large what integers lose of small values: --exclude-nodes {} leaves what leads to it to the "
+      "CPU, in float, for about {:.0f} dB",
+      model.graph.nodes[*front.rbegin()].label(), fmt::join(names, ","), db);
 }
 
 // Where neither float nor 16 bits are a way out, a model that gives other results than the float one is of no use.
@@ -262,41 +288,6 @@ std::string note_on_remaining_error(const Draft& draft, const QuantizeOptions& o
   }
   if (!draft.front_end_left.empty()) text += "; " + draft.front_end_left;
   return text;
-}
-
-namespace {
-
-constexpr double kDecibelsWorthNaming = 10;  // decibels that the results would be nearer
-
-}  // namespace
-
-std::string front_end_left(const Draft& draft, Evaluator& evaluator, const graph::Index& index,
-                           const Workload& workload) {
-  const auto& options = evaluator.options();
-  const bool all = config::target(options.config).all_operators;
-  if (draft.result.sqnr_db >= kNearDb || (!all && options.accuracy.fallback == AccuracyFallback::float32)) return {};
-  const auto& model = draft.prepared.model;
-  const auto front = graph::front_end(model, index);
-  std::vector<std::size_t> nodes;
-  std::vector<std::string> names;
-  for (const auto& candidate : workload.products) {
-    if (!front.contains(candidate.node)) continue;
-    nodes.push_back(candidate.node);
-    names.push_back(model.graph.nodes[candidate.node].id());
-  }
-  if (nodes.empty()) return {};
-  const auto without = run::place_qdq_pairs(draft.prepared, options.config, {AccuracyFallback::float32, nodes});
-  const auto roundings = roundings_of(draft.assignment.values);
-  Trial trial;
-  for (const auto& [value, rounding] : roundings) {
-    if (without.find(value) != nullptr) trial[value] = &rounding;
-  }
-  const double db = worst_sqnr_db(evaluator.judge(draft, draft.assignment.values, draft.assignment.placement, trial));
-  if (db < draft.result.sqnr_db + kDecibelsWorthNaming) return {};
-  return fmt::format(
-      "{} makes large what integers lose of small values: --exclude-nodes {} leaves what leads to it to the "
-      "CPU, in float, for about {:.0f} dB",
-      model.graph.nodes[*front.rbegin()].label(), fmt::join(names, ","), db);
 }
 
 }  // namespace detent::remedies

@@ -15,9 +15,8 @@
 
 namespace detent::remedies {
 
-// A way to make a quantized model better. A remedy is a class behind this interface and a row in
-// the table below.
-
+/// A way to make a quantized model better. A remedy is a class behind this interface and a row in
+/// the table below.
 class Remedy {
  public:
   Remedy() = default;

@@ -213,12 +213,13 @@ class Trials {
   std::uint64_t done_ = 0;
 };
 
-}  // namespace
-
+// One sweep serves all of them: each segment is loaded once. Results depend neither on cuts nor on the order of trials.
 std::vector<TrialResult> run_trials(const run::Context& context, const TrialModel& model, std::span<const Trial> trials,
                                     data::SampleSource& source, const TrialOptions& options) {
   return Trials(context, model, trials, source, options).run();
 }
+
+}  // namespace
 
 PointErrors errors_of(const TrialResult& result) {
   PointErrors errors;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -56,11 +55,6 @@ struct TrialResult {
   double log_errors = 0;               // sum over points and samples of the logarithm of noise / signal
   std::size_t pairs = 0;               // of them
 };
-
-/// Runs every trial on these samples. One sweep serves all of them: each segment is loaded once. Results depend
-/// neither on cuts nor on the order of trials.
-std::vector<TrialResult> run_trials(const run::Context& context, const TrialModel& model, std::span<const Trial> trials,
-                                    data::SampleSource& source, const TrialOptions& options);
 
 /// Errors (see errors_of) of 60 dB and less tell nothing about other samples: no choice is made for them.
 inline constexpr double kNegligibleError = 1e-6;
@@ -129,8 +123,6 @@ std::vector<TrialResult> run_near_trials(const run::Context& context, const Tria
 /// The part in which a trial begins.
 std::size_t part_of(const TrialModel& model, const graph::Index& index, const std::vector<int>& parts,
                     const Trial& trial);
-
-// Trials of several processes.
 
 /// Collective: each rank runs some of the trials by `run`, neighbours together, and all get the results of all. Null
 /// runs all of them.

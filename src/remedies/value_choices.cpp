@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -146,17 +145,10 @@ class Gates : public Remedy {
   TrialResult judged_;
 };
 
-}  // namespace
-
-std::unique_ptr<Remedy> gates() { return std::make_unique<Gates>(); }
+constexpr double kNearEnough = 1e-3;  // 30 dB: near enough, whatever the other layers do
 
 // Recurrent layers with integer weights, which find the scales of their activations while the model runs: no trial
 // rounds as they do, so each is measured as deployed, and those that do most harm stay in float.
-
-namespace {
-
-constexpr double kNearEnough = 1e-3;  // 30 dB: near enough, whatever the other layers do
-
 class Recurrent : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
@@ -220,15 +212,6 @@ class Recurrent : public Remedy {
   std::vector<std::pair<double, std::string>> errors_;  // of those that stay in float, worst first
 };
 
-}  // namespace
-
-std::unique_ptr<Remedy> recurrent() { return std::make_unique<Recurrent>(); }
-
-// Choice of ranges: of the values that do most harm, each takes the range, among those of several calibration methods,
-// that is measured to do least.
-
-namespace {
-
 // Trials for each sample, and the share of a value's error that a range may leave at most to be taken.
 constexpr std::size_t kTrialsPerSample = 1;
 constexpr std::size_t kLeastTrials = 16;
@@ -243,6 +226,8 @@ struct Alternative {
   Rounding rounding;
 };
 
+// Choice of ranges: of the values that do most harm, each takes the range, among those of several calibration methods,
+// that is measured to do least.
 class RangeChoice : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
@@ -343,15 +328,6 @@ class RangeChoice : public Remedy {
   TrialResult judged_;
 };
 
-}  // namespace
-
-std::unique_ptr<Remedy> range_choice() { return std::make_unique<RangeChoice>(); }
-
-// Products that compute in float, as this machine runs them faster so or since their rounding does most harm, keep
-// their weights as integers of 8 bits that become floats when the model is loaded, where the results stay near enough.
-
-namespace {
-
 // Shares of the file: less is not worth any error, and not what products that fall back for their error bring anew.
 constexpr double kWorthIt = 0.02, kWorthHarm = 0.1;
 
@@ -367,6 +343,8 @@ double share_saved(const onnx::Model& model, const std::set<std::string>& produc
   return all > 0 ? saved / all : 0;
 }
 
+// Products that compute in float, as this machine runs them faster so or since their rounding does most harm, keep
+// their weights as integers of 8 bits that become floats when the model is loaded, where the results stay near enough.
 class StoredProducts : public Remedy {
  public:
   bool propose(const Draft& draft, Evaluator& evaluator) override {
@@ -432,6 +410,9 @@ class StoredProducts : public Remedy {
 
 }  // namespace
 
+std::unique_ptr<Remedy> gates() { return std::make_unique<Gates>(); }
+std::unique_ptr<Remedy> recurrent() { return std::make_unique<Recurrent>(); }
+std::unique_ptr<Remedy> range_choice() { return std::make_unique<RangeChoice>(); }
 std::unique_ptr<Remedy> stored_products() { return std::make_unique<StoredProducts>(); }
 
 }  // namespace detent::remedies

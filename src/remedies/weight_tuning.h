@@ -1,7 +1,6 @@
 // Better integers for the weights of an emitted draft.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

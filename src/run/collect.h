@@ -74,16 +74,12 @@ calibration::Statistics collect(const Context& context, const Prepared& prepared
                                 const quantization::Placement& placement, data::SampleSource& source,
                                 const CollectOptions& options);
 
-// Statistics of the samples of several processes.
-
 /// Collective: rank 0 ends with the statistics of all ranks' samples. Throws bad_input where they are of different
 /// models.
 void gather_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop);
 
 /// The same, and all ranks get them.
 void merge_statistics(shim::Ranks& ranks, calibration::Statistics& statistics, const std::stop_token& stop);
-
-// Passes on a GPU: choice of the device, and notes for the user.
 
 /// The GPU's part of one calibration; does nothing when the CPU calibrates.
 class DeviceCalibration {

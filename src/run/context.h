@@ -34,8 +34,6 @@ struct Context {
   std::shared_ptr<const shim::Device> place = {};
 };
 
-// A limit on the time of a run.
-
 /// What a run is told that its time limit has ended.
 Error time_is_over(double seconds, const std::string& hint);
 

@@ -7,8 +7,6 @@
 
 namespace detent::searching {
 
-// The choice of a form for each of many layers, under prices of what the forms cost.
-
 /// What a form of a layer adds to the whole, in units of the caller's.
 struct Costs {
   double error = 0;
@@ -58,8 +56,6 @@ Choice cheapest_choice(const Problem& problem, const Prices& prices, std::size_t
 /// By expansion moves, each the best one by a minimum cut (Boykov, Veksler, Zabih 2001): exact for two forms whose
 /// conversions cost no less than staying in either; else no single move makes it better.
 Choice expand(const Problem& problem, const Prices& prices);
-
-// The cheapest choice by eliminating layers: dynamic programming over the graph of borders.
 
 /// The cheapest of all choices; unset: some layer has so many neighbours when its turn comes that the table of their
 /// forms would exceed `most_terms`.

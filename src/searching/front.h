@@ -35,8 +35,6 @@ std::vector<FrontPoint> pareto_front(const Problem& problem, const Costs& whole)
 std::vector<std::size_t> most_spread_points(std::span<const Costs> points, std::span<const Costs> taken,
                                             const Costs& whole, std::size_t most);
 
-// How many machines of which kind carry a load for the least money.
-
 /// A kind of machine, of which any number can be had.
 struct Offer {
   double capacity = 0;  // above 0
@@ -47,8 +45,6 @@ struct Offer {
 /// bound with the price of fractions of machines as the bound. Where that takes more than a million steps, the best
 /// found by then. Empty where it takes more than 10^15 of one kind. `offers` are not empty.
 std::vector<std::uint64_t> cheapest_fleet(std::span<const Offer> offers, double demand);
-
-// The picture of a front, in a page of its own.
 
 /// An HTML page that shows front.json, whose text is safe inside a script element. It asks nothing of a network.
 std::string page(std::string_view json);

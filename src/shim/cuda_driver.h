@@ -12,8 +12,6 @@
 
 namespace detent::shim {
 
-// NVIDIA's driver, asked before anything that needs it is loaded.
-
 /// What there is, in words: `devices` counts them; when it is 0, `reason` says why.
 struct CudaDriver {
   int devices = 0;

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "detent/config.h"
 #include "solve/algebra/kernels.h"
@@ -65,8 +64,6 @@ void check_has_streamed_form(const Solver& solver);
 
 /// What an optimizer costs that steps over all weights config.num_iterations times.
 SolverCost iteration_cost(const SolverSizes& sizes, const FinetuneConfig& config);
-
-// What each form of a layer's problem costs, so that the cheaper can be chosen before anything runs.
 
 struct FormCost {
   /// Multiplications and additions. Work on single elements is counted as the products that take as long.

@@ -49,9 +49,8 @@ FasterInFloat faster_in_float(const TimedModel& subject, const std::vector<bool>
 std::vector<double> added_in_float(const TimedModel& subject, const std::vector<bool>& candidates,
                                    const std::vector<std::size_t>& in_float, const TimesOf& times);
 
-// Minimum cuts of networks: the cheapest way to tell two sides apart. Dinic 1970, "Algorithm for solution of a problem
-// of maximum flow in networks with power estimation".
-
+/// Minimum cuts of networks: the cheapest way to tell two sides apart. Dinic 1970, "Algorithm for solution of a problem
+/// of maximum flow in networks with power estimation".
 class MinCut {
  public:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() / 4;

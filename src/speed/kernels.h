@@ -17,8 +17,6 @@
 
 namespace detent::speed {
 
-// How long kernels take on a machine, in float and in integers. Measured once and kept in a file.
-
 /// Seconds of one run of an operator, one thread.
 struct KernelTimes {
   double in_float = 0;

@@ -72,9 +72,8 @@ class Charge {
   std::uint64_t bytes_ = 0;
 };
 
-// Buffers that records are read into. First touches of fresh memory can cost more than reading it from disk, so some
-// of those that were given back wait for the next record.
-
+/// Buffers that records are read into. First touches of fresh memory can cost more than reading it from disk, so some
+/// of those that were given back wait for the next record.
 class BufferPool {
  public:
   /// Keeps up to `limit` bytes less what `others` holds, and counts what it keeps in `memory`. Buffers may outlive the

@@ -1,7 +1,6 @@
 // Which way a device reads what rests on disk: past the host's memory (GPUDirect Storage), or through it.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -69,8 +68,6 @@ class ProbePayload {
 /// Bytes per second of reading the payload, the better of two times. `to` takes its bytes.
 double measure_reads(DeviceReader& reader, const ProbePayload& payload, void* to);
 
-// The plugin's readers into the memory of a GPU.
-
 /// A reader with memory of its own to read into, for those that drive no device themselves.
 class DeviceStorage : public DeviceReader {
  public:
@@ -91,8 +88,6 @@ using StorageEntry = const StorageCalls*(int version);  // null: the plugin is o
 inline constexpr const char* kStorageEntryName = "detent_cuda_storage";
 /// Raised when anything above changes. Plugin and binary come from the same compiler.
 inline constexpr int kStorageVersion = 1;
-
-// From disk to the memory of a device by way of the host's: many reads and copies are under way at a time.
 
 /// Buffers of the host that a device copies from. One thread at a time.
 class BounceBuffers {

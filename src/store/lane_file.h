@@ -162,8 +162,7 @@ class LaneFile {
   bool created_ = false;  // and its directory not synced since
 };
 
-// The checksum of a record's payload: XXH3-64, taken piece by piece.
-
+/// The checksum of a record's payload: XXH3-64, taken piece by piece.
 class PayloadHash {
  public:
   PayloadHash();

@@ -222,8 +222,6 @@ SpoolUse Spool::use() const {
   return use;
 }
 
-// Records on their way out of the spool, and reading ahead.
-
 std::optional<Record> Spool::Impl::get(Lane lane, std::size_t sample) {
   writer.rethrow();
   for (;;) {
@@ -310,8 +308,6 @@ void Spool::Impl::drop_ahead(Place place) {
   found->second.job->dropped = true;
   ahead.erase(found);
 }
-
-// Records on their way into the spool.
 
 Spool::Lane Spool::Impl::open(const std::string& name) {
   const auto allowed = [](char c) {

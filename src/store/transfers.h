@@ -52,8 +52,7 @@ class PrefetchOrder {
   std::size_t behind_ = 0;  // samples before this one were asked for
 };
 
-// Records on their way from disk, read by a thread of its own, several requests at a time.
-
+/// Records on their way from disk, read by a thread of its own, several requests at a time.
 struct ReadJob {
   std::size_t sample = 0;
   std::shared_ptr<LaneFile> file;
@@ -123,8 +122,7 @@ class Reader {
   std::thread thread_;
 };
 
-// Records on their way to disk, written by a thread of its own.
-
+/// Records on their way to disk, written by a thread of its own.
 struct WriteJob {
   std::size_t lane = 0;
   std::size_t sample = 0;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -214,6 +215,24 @@ TEST_F(PlanTest, MemoryIsTheSumOfItsParts) {
   EXPECT_EQ(planned.stages.front().bytes, sum);
   EXPECT_GE(planned.peak_memory, sum);
   EXPECT_LE(planned.peak_memory, planned.memory_budget);
+}
+
+// As the formats alone of a search do.
+TEST_F(PlanTest, ARunTakesWhatAnotherHasObserved) {
+  auto own = options();
+  own.accuracy.sensitivity = SensitivityMode::off;
+  own.bench = false;
+  std::map<std::string, calibration::Statistics> observed;
+  const pipeline::SharedByRuns shared{.observed = &observed};
+  EXPECT_EQ(pipeline::run_stages(own, shared).samples, 3U);
+  ASSERT_EQ(observed.size(), 1U);
+  const auto file = read_small_file(own.output, "model");
+  observed.begin()->second.samples = 7;  // by which they are known again
+  EXPECT_EQ(pipeline::run_stages(own, shared).samples, 7U);
+  EXPECT_EQ(read_small_file(own.output, "model"), file);
+  own.config.exclude_nodes = {"product4"};  // whose values are not observed then
+  EXPECT_EQ(pipeline::run_stages(own, shared).samples, 3U);
+  EXPECT_EQ(observed.size(), 2U);
 }
 
 TEST_F(PlanTest, AgreesWithTheRun) {

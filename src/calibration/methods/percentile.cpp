@@ -2,7 +2,6 @@
 #include <cmath>
 #include <vector>
 
-#include "base/error.h"
 #include "calibration/methods.h"
 
 namespace detent::calibration {

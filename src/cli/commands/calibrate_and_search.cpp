@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "cli/commands/commands.h"
 #include "cli/options.h"

@@ -9,6 +9,10 @@ namespace detent::cli {
 
 extern const Subcommand quantize_command, calibrate_command, plan_command, inspect_command, check_command,
     compare_command, verify_command, bench_command, search_command;
+/// In the order of --help.
+inline const Subcommand* const kSubcommands[] = {&quantize_command, &calibrate_command, &plan_command,
+                                                 &inspect_command,  &check_command,     &compare_command,
+                                                 &verify_command,   &bench_command,     &search_command};
 /// Prints results of quantize side by side.
 void add_report(CLI::App& app);
 /// Prints completions for a shell.

@@ -42,48 +42,162 @@
 
 namespace detent::cli {
 
-/// With the output "-" the run writes into a private directory in Resources::work_dir, and send() copies the model to
-/// standard output; until then all that is printed goes to standard error. With any other output nothing is changed.
-class ModelToStdout {
- public:
-  /// Changes `options.output`. Throws usage where standard output is a terminal, and for options that need a file:
-  /// --resume, --set external-data-threshold, a folder as model.
-  explicit ModelToStdout(QuantizeOptions& options);
+namespace {
 
-  bool is_wanted() const noexcept { return directory_.has_value(); }
-  /// Throws bad_input when the weights are in a file of their own, resource when the model cannot be written.
-  void send();
+namespace fs = std::filesystem;
 
- private:
-  std::optional<TempDir> directory_;
-  UniqueFd stdout_;
-};
+// What says how a run is told of, or where its options come from.
+constexpr std::string_view kLeftOut[] = {"config",  "save-config",      "json", "quiet", "verbose", "summary", "resume",
+                                         "isolate", "model-fingerprint"};
 
-// A file of options that makes a run again: what --save-config writes, and --config reads.
+bool is_path(const config::Option& option) {
+  const auto type = config::type_of(config::any_member(option), option.form);
+  return type == "path" || type == "paths";
+}
 
-/// The options that a user gave, by their names: {"model": "/path/m.onnx", "output": …, "format": "q4"}. Paths are
-/// absolute. What only concerns printing is left out.
-nlohmann::json run_options(const std::vector<GivenOption>& given);
+std::string whole(const fs::path& path) { return paths::absolute(path).lexically_normal().string(); }
 
-/// Writes it as YAML when commit() is called; without, nothing is written.
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const auto point = first_code_point(text);
+    if (!point.valid) return false;
+    text.remove_prefix(point.length);
+  }
+  return true;
+}
+
+void write_value(YAML::Emitter& out, const nlohmann::json& value) {
+  if (!value.is_array()) {
+    out << YAML::DoubleQuoted << value.get<std::string>();
+    return;
+  }
+  out << YAML::Flow << YAML::BeginSeq;
+  for (const auto& item : value) out << YAML::DoubleQuoted << item.get<std::string>();
+  out << YAML::EndSeq;
+}
+
+std::string fingerprint_of(const fs::path& model) {
+  return run::fingerprint_of(onnx::read_model(run::model_file(model))).text();
+}
+
+// The options that a user gave, by their names: {"model": "/path/m.onnx", "output": …, "format": "q4"}.
+nlohmann::json run_options(const std::vector<GivenOption>& given) {
+  auto all = nlohmann::json::object();
+  for (const auto& entry : given) {
+    const auto& option = *entry.option;
+    if (std::find(std::begin(kLeftOut), std::end(kLeftOut), option.name) != std::end(kLeftOut)) continue;
+    auto texts = entry.texts;
+    for (auto& text : texts) {
+      if (is_path(option) && text != "-") text = whole(text);
+    }
+    const bool is_plain = texts.size() == 1 && !config::is_list(config::any_member(option));
+    all[key_of(option)] = is_plain ? nlohmann::json(texts.front()) : nlohmann::json(texts);
+  }
+  return all;
+}
+
+// Options as YAML, written when commit() is called; without, nothing is written.
 class RunFile {
  public:
-  /// Throws usage where `path` cannot be written, or is that of another file that these options name.
-  RunFile(const std::filesystem::path& path, const std::vector<GivenOption>& given);
-  /// With the fingerprint of the model besides. Throws resource when the disk is full.
-  void commit(nlohmann::json options, const std::filesystem::path& model);
+  // Throws usage where `path` cannot be written, or is that of another file that these options name.
+  RunFile(const fs::path& path, const std::vector<GivenOption>& given) : file_((run::check_place(path), path)) {
+    for (const auto& entry : given) {
+      for (const auto& text : entry.texts) {
+        // YAML holds Unicode alone, so that another name would be read from it.
+        if (!is_utf8(text))
+          throw usage_error(fmt::format("--save-config: '{}' of {} is not UTF-8", printable(text), entry.name),
+                            "give it another name, or leave out --save-config");
+      }
+      if (entry.option->name == "calibration-data" && !entry.texts.empty())
+        run::check_apart({path}, fs::path(entry.texts.front()));
+      if (entry.option->name == "save-config" || !is_path(*entry.option)) continue;
+      for (const auto& text : entry.texts) {
+        if (whole(text) == whole(path))
+          throw usage_error(fmt::format("--save-config: '{}' is the file of {} as well", path.string(), entry.name),
+                            "give it another name");
+      }
+    }
+  }
+
+  void commit(nlohmann::json options, const fs::path& model) {
+    options["model-fingerprint"] = fingerprint_of(model);
+    YAML::Emitter out;
+    out << YAML::Comment("detent " DETENT_VERSION "; makes this run again: detent quantize --config THIS_FILE");
+    out << YAML::Newline << YAML::BeginMap;
+    for (const auto& [name, value] : options.items()) {
+      out << YAML::Key << name << YAML::Value;
+      write_value(out, value);
+    }
+    out << YAML::EndMap << YAML::Newline;
+    file_.write(std::as_bytes(std::span(out.c_str(), out.size())));
+    file_.commit();
+  }
 
  private:
   AtomicFile file_;
 };
 
-/// What tells a model, with its external data, from another one.
-std::string fingerprint_of(const std::filesystem::path& model);
+void check_model(const fs::path& model, const std::string& fingerprint) {
+  if (fingerprint_of(model) == fingerprint) return;
+  throw bad_input(fmt::format("model '{}' is not the one that this run was made with", model.string()),
+                  "give that model, or leave out model-fingerprint");
+}
 
-/// Throws bad_input when the model is not the one with this fingerprint.
-void check_model(const std::filesystem::path& model, const std::string& fingerprint);
+constexpr const char* kName = "model.onnx";
+constexpr const char* kGiveFile = "give a file name";
 
-namespace {
+void check_fits_stdout(const QuantizeOptions& options) {
+  if (::isatty(STDOUT_FILENO) == 1)
+    throw usage_error("-o -: a model would fill the terminal", "send it to a file or a program, as in: > model.onnx");
+  if (options.resources.resume) throw usage_error("--resume needs an output that a later run finds again", kGiveFile);
+  if (options.external_data_threshold)
+    throw usage_error("-o -: with --set external-data-threshold there would be two files to write", kGiveFile);
+  if (!options.family.empty()) throw usage_error("-o -: --family writes a folder", "give the name of a new one");
+  if (paths::is_folder(options.model))
+    throw usage_error("-o -: the result of a folder is a folder", "give the name of a new one");
+}
+
+void write_all(int descriptor, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EPIPE) throw StdoutClosed();
+    if (written < 0) throw resource_error("cannot write to standard output: " + errno_text(errno));
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+// With the output "-" the run writes into a private directory in Resources::work_dir, and send() copies the model to
+// standard output; until then all that is printed goes to standard error. With any other output nothing is changed.
+class ModelToStdout {
+ public:
+  explicit ModelToStdout(QuantizeOptions& options) {
+    if (options.output != "-") return;
+    check_fits_stdout(options);
+    stdout_ = UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+    if (!stdout_.valid() || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+      throw failed_call(errno, "-o -", ErrorKind::resource);
+    directory_.emplace(options.resources.work_dir.value_or(""));
+    options.output = directory_->path() / kName;
+  }
+
+  bool is_wanted() const noexcept { return directory_.has_value(); }
+
+  void send() {
+    if (!is_wanted()) return;
+    for (const auto& file : paths::entries_of(directory_->path())) {
+      if (file.filename() != kName)
+        throw bad_input("-o -: the model is larger than 2 GiB, so that its weights are in a file of their own",
+                        kGiveFile);
+    }
+    const auto model = MappedFile::open(directory_->path() / kName, "model");
+    write_all(stdout_.get(), model->bytes());
+  }
+
+ private:
+  std::optional<TempDir> directory_;
+  UniqueFd stdout_;
+};
 
 void print_fallbacks(const char* what, const std::vector<FallbackNode>& nodes, bool verbose) {
   constexpr std::size_t kMost = 3;
@@ -383,148 +497,5 @@ const Subcommand quantize_command{
       if (line.options_file) options.command = spelled_out(given);
       run(options, line, given);
     }};
-
-namespace {
-
-namespace fs = std::filesystem;
-
-// What says how a run is told of, or where its options come from.
-constexpr std::string_view kLeftOut[] = {"config",  "save-config",      "json", "quiet", "verbose", "summary", "resume",
-                                         "isolate", "model-fingerprint"};
-
-bool is_path(const config::Option& option) {
-  const auto type = config::type_of(config::any_member(option), option.form);
-  return type == "path" || type == "paths";
-}
-
-std::string whole(const fs::path& path) { return paths::absolute(path).lexically_normal().string(); }
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const auto point = first_code_point(text);
-    if (!point.valid) return false;
-    text.remove_prefix(point.length);
-  }
-  return true;
-}
-
-void write_value(YAML::Emitter& out, const nlohmann::json& value) {
-  if (!value.is_array()) {
-    out << YAML::DoubleQuoted << value.get<std::string>();
-    return;
-  }
-  out << YAML::Flow << YAML::BeginSeq;
-  for (const auto& item : value) out << YAML::DoubleQuoted << item.get<std::string>();
-  out << YAML::EndSeq;
-}
-
-}  // namespace
-
-std::string fingerprint_of(const fs::path& model) {
-  return run::fingerprint_of(onnx::read_model(run::model_file(model))).text();
-}
-
-nlohmann::json run_options(const std::vector<GivenOption>& given) {
-  auto all = nlohmann::json::object();
-  for (const auto& entry : given) {
-    const auto& option = *entry.option;
-    if (std::find(std::begin(kLeftOut), std::end(kLeftOut), option.name) != std::end(kLeftOut)) continue;
-    auto texts = entry.texts;
-    for (auto& text : texts) {
-      if (is_path(option) && text != "-") text = whole(text);
-    }
-    const bool is_plain = texts.size() == 1 && !config::is_list(config::any_member(option));
-    all[key_of(option)] = is_plain ? nlohmann::json(texts.front()) : nlohmann::json(texts);
-  }
-  return all;
-}
-
-RunFile::RunFile(const fs::path& path, const std::vector<GivenOption>& given) : file_((run::check_place(path), path)) {
-  for (const auto& entry : given) {
-    for (const auto& text : entry.texts) {
-      // YAML holds Unicode alone, so that another name would be read from it.
-      if (!is_utf8(text))
-        throw usage_error(fmt::format("--save-config: '{}' of {} is not UTF-8", printable(text), entry.name),
-                          "give it another name, or leave out --save-config");
-    }
-    if (entry.option->name == "calibration-data" && !entry.texts.empty())
-      run::check_apart({path}, fs::path(entry.texts.front()));
-    if (entry.option->name == "save-config" || !is_path(*entry.option)) continue;
-    for (const auto& text : entry.texts) {
-      if (whole(text) == whole(path))
-        throw usage_error(fmt::format("--save-config: '{}' is the file of {} as well", path.string(), entry.name),
-                          "give it another name");
-    }
-  }
-}
-
-void RunFile::commit(nlohmann::json options, const fs::path& model) {
-  options["model-fingerprint"] = fingerprint_of(model);
-  YAML::Emitter out;
-  out << YAML::Comment("detent " DETENT_VERSION "; makes this run again: detent quantize --config THIS_FILE");
-  out << YAML::Newline << YAML::BeginMap;
-  for (const auto& [name, value] : options.items()) {
-    out << YAML::Key << name << YAML::Value;
-    write_value(out, value);
-  }
-  out << YAML::EndMap << YAML::Newline;
-  file_.write(std::as_bytes(std::span(out.c_str(), out.size())));
-  file_.commit();
-}
-
-void check_model(const fs::path& model, const std::string& fingerprint) {
-  if (fingerprint_of(model) == fingerprint) return;
-  throw bad_input(fmt::format("model '{}' is not the one that this run was made with", model.string()),
-                  "give that model, or leave out model-fingerprint");
-}
-
-namespace {
-
-constexpr const char* kName = "model.onnx";
-constexpr const char* kGiveFile = "give a file name";
-
-void check_fits_stdout(const QuantizeOptions& options) {
-  if (::isatty(STDOUT_FILENO) == 1)
-    throw usage_error("-o -: a model would fill the terminal", "send it to a file or a program, as in: > model.onnx");
-  if (options.resources.resume) throw usage_error("--resume needs an output that a later run finds again", kGiveFile);
-  if (options.external_data_threshold)
-    throw usage_error("-o -: with --set external-data-threshold there would be two files to write", kGiveFile);
-  if (!options.family.empty()) throw usage_error("-o -: --family writes a folder", "give the name of a new one");
-  if (paths::is_folder(options.model))
-    throw usage_error("-o -: the result of a folder is a folder", "give the name of a new one");
-}
-
-void write_all(int descriptor, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const auto written = ::write(descriptor, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EPIPE) throw StdoutClosed();
-    if (written < 0) throw resource_error("cannot write to standard output: " + errno_text(errno));
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-}
-
-}  // namespace
-
-ModelToStdout::ModelToStdout(QuantizeOptions& options) {
-  if (options.output != "-") return;
-  check_fits_stdout(options);
-  stdout_ = UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (!stdout_.valid() || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
-    throw failed_call(errno, "-o -", ErrorKind::resource);
-  directory_.emplace(options.resources.work_dir.value_or(""));
-  options.output = directory_->path() / kName;
-}
-
-void ModelToStdout::send() {
-  if (!is_wanted()) return;
-  for (const auto& file : paths::entries_of(directory_->path())) {
-    if (file.filename() != kName)
-      throw bad_input("-o -: the model is larger than 2 GiB, so that its weights are in a file of their own",
-                      kGiveFile);
-  }
-  const auto model = MappedFile::open(directory_->path() / kName, "model");
-  write_all(stdout_.get(), model->bytes());
-}
 
 }  // namespace detent::cli

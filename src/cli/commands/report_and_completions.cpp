@@ -225,7 +225,7 @@ std::string fish(const std::vector<Command>& commands) {
   out += fmt::format("{}completions' -x -a '{}'\n", seen, kShells);
   for (const auto& name : names_of(~0U)) {
     std::vector<std::string_view> takers;
-    for (const auto& [bit, taker] : config::commands()) {
+    for (const auto& [bit, taker] : config::kCommands) {
       if ((name.option->commands & bit) != 0) takers.push_back(taker);
     }
     std::string value;

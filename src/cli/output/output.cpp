@@ -50,14 +50,15 @@ std::string without_names(std::string_view note) {
   return text;
 }
 
-}  // namespace
-
+// NO_COLOR: https://no-color.org
 bool takes_colours(int descriptor) noexcept {
   const char* no_color = std::getenv("NO_COLOR");
   const char* terminal = std::getenv("TERM");
   const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
   return ::isatty(descriptor) == 1 && !is_dumb && (no_color == nullptr || *no_color == '\0');
 }
+
+}  // namespace
 
 void write_out(std::string_view text) { write_raw(printable_lines(text)); }
 

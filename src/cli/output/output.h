@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdint>
 #include <exception>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -72,9 +70,6 @@ void print_note(std::string_view text);
 /// Prints notes of a run, or of one of its models. Unless `verbose`, those on how the graph was rewritten are left out,
 /// and the first of those that differ in names alone stands for all.
 void print_notes(const std::vector<std::string>& notes, bool verbose = false, std::string_view model = {});
-
-/// Whether text may have colours there: a terminal that shows them, and NO_COLOR (https://no-color.org) is not set.
-bool takes_colours(int descriptor) noexcept;
 
 /// Prints the one line of a failure, on standard output where standard error takes nothing; its exit code.
 int fail(const Error& error) noexcept;

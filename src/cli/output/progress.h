@@ -13,8 +13,6 @@
 
 namespace detent::cli {
 
-// How far a whole run is, from how far its stages are.
-
 /// A stage that a run is expected to go through, under the name that Progress gives it.
 struct ExpectedStage {
   std::string name;

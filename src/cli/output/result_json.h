@@ -11,13 +11,10 @@
 #include "cli/output/output.h"
 #include "config/option.h"
 #include "config/results.h"
-#include "detent/latency.h"
 #include "detent/quantize.h"
 #include "detent/transformer.h"
 
 namespace detent::cli {
-
-// How errors are told.
 
 /// An error as a share of the signal, as the signal to quantization noise ratio in dB.
 inline double in_db(double error) { return -10 * std::log10(error); }
@@ -35,14 +32,11 @@ bool print_members(const config::CommandLine& line, const Result& result) {
   return line.json_members;
 }
 
-// What the commands say of a transformer.
-
 nlohmann::json transformer_json(const Transformer& transformer);
 /// Layers that are alike in one line, and the ends.
 void print_transformer(const Transformer& transformer);
 
-// What `detent quantize --json` prints.
-
+/// What `detent quantize --json` prints.
 nlohmann::json quantize_json(const QuantizeOptions& options, const QuantizeResult& result);
 
 /// Whether roundings were measured and acted on; without, there is only what came of them.

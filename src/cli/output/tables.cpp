@@ -41,31 +41,11 @@ void add(std::string& all, const std::string& text) {
   all += text;
 }
 
-}  // namespace
-
-std::string text_of(const json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  std::string all;
-  for (const auto& item : value.is_array() ? value : json::array()) {
-    if (item.is_string()) all += (all.empty() ? "" : " ") + item.get<std::string>();
-  }
-  return all;
-}
-
+// The value at a JSON pointer, or null.
 const json& value_at(const json& result, const char* pointer) {
   static const json kNone;
   const json::json_pointer where(pointer);
   return result.contains(where) ? result.at(where) : kNone;
-}
-
-double number_at(const json& result, const char* pointer, double otherwise) {
-  const auto& value = value_at(result, pointer);
-  return value.is_number() ? value.get<double>() : otherwise;
-}
-
-std::string name_of(const json& result) {
-  const auto& output = value_at(result, "/output");
-  return output.is_string() ? std::filesystem::path(output.get<std::string>()).filename().string() : "?";
 }
 
 std::string answer_of(const json& result) {
@@ -75,6 +55,12 @@ std::string answer_of(const json& result) {
   return text == "no" ? "not close enough" : "";
 }
 
+double number_at(const json& result, const char* pointer, double otherwise) {
+  const auto& value = value_at(result, pointer);
+  return value.is_number() ? value.get<double>() : otherwise;
+}
+
+// Measured on a machine that was not busy.
 bool has_latency(const json& result) {
   if (!value_at(result, "/latency/after/median_seconds").is_number()) return false;
   Latency latency;
@@ -83,14 +69,14 @@ bool has_latency(const json& result) {
   return !latency.is_doubtful();
 }
 
-std::string options_of(const json& result) {
+// A text, or the texts of a list with spaces between them.
+std::string text_of(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
   std::string all;
-  const auto& config = value_at(result, "/config");
-  if (!config.is_object()) return all;
-  for (const auto& [name, value] : config.items()) {
-    if (!holds(kSources, name) && !holds(kFiles, name)) add(all, name + " " + text_of(value));
+  for (const auto& item : value.is_array() ? value : json::array()) {
+    if (item.is_string()) all += (all.empty() ? "" : " ") + item.get<std::string>();
   }
-  return all.empty() ? "defaults" : all;
+  return all;
 }
 
 std::string sources_of(const json& result) {
@@ -102,6 +88,23 @@ std::string sources_of(const json& result) {
   const auto print = text_of(value_at(result, "/config/model-fingerprint"));
   if (!print.empty()) add(all, "fingerprint " + print);
   return all;
+}
+
+std::string name_of(const json& result) {
+  const auto& output = value_at(result, "/output");
+  return output.is_string() ? std::filesystem::path(output.get<std::string>()).filename().string() : "?";
+}
+
+}  // namespace
+
+std::string options_of(const json& result) {
+  std::string all;
+  const auto& config = value_at(result, "/config");
+  if (!config.is_object()) return all;
+  for (const auto& [name, value] : config.items()) {
+    if (!holds(kSources, name) && !holds(kFiles, name)) add(all, name + " " + text_of(value));
+  }
+  return all.empty() ? "defaults" : all;
 }
 
 std::vector<json> single_results(std::vector<json> results) {
@@ -283,16 +286,6 @@ std::string comments(const json& r) {
   return out;
 }
 
-}  // namespace
-
-std::string markdown_table(std::span<const json> results) {
-  std::string out = table(results);
-  for (const auto& r : results) out += comments(r);
-  return out;
-}
-
-namespace {
-
 // Of an SQNR that equal results do not have.
 double error_of(const json& db) { return db.is_number() ? std::pow(10.0, -db.get<double>() / 10) : 0; }
 
@@ -342,6 +335,12 @@ bool is_better(const json& one, const json& other) {
 }
 
 }  // namespace
+
+std::string markdown_table(std::span<const json> results) {
+  std::string out = table(results);
+  for (const auto& r : results) out += comments(r);
+  return out;
+}
 
 std::string comparison_page(std::span<const json> results) {
   std::vector<json> points;

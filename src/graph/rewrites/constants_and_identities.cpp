@@ -482,14 +482,6 @@ class Storing {
   std::vector<onnx::Node> turns_;
 };
 
-}  // namespace
-
-void deduplicate_constants(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers) {
-  if (!shapes.empty()) Storing(model, turns_integers).run(shapes);
-}
-
-namespace {
-
 // Smaller results are not worth their nodes.
 constexpr std::uint64_t kLeastBytesToRecompute = 1024;
 constexpr std::uint64_t kShapes = 128;  // bytes that do not count, of shapes and axes
@@ -572,6 +564,10 @@ class Unfolding {
 };
 
 }  // namespace
+
+void deduplicate_constants(onnx::Model& model, const std::set<std::vector<std::int64_t>>& shapes, bool turns_integers) {
+  if (!shapes.empty()) Storing(model, turns_integers).run(shapes);
+}
 
 void FoldedConstants::add(const onnx::Model& model, const std::vector<int>& which,
                           const std::vector<onnx::Tensor>& made) {

@@ -466,17 +466,6 @@ class Heads : Rewriter {
   std::size_t files_ = 0;
 };
 
-}  // namespace
-
-std::size_t rotate_heads(onnx::Model& model, const RotationPlace& place) { return Heads(model, place).rotate(); }
-
-std::uint64_t rotated_bytes_of_heads(onnx::Model& model) {
-  const RotationPlace nowhere;
-  return Heads(model, nowhere).bytes();
-}
-
-namespace {
-
 constexpr std::size_t kStripe = std::size_t{1} << 18;  // values
 
 class Rotating {
@@ -550,6 +539,13 @@ class Rotating {
 };
 
 }  // namespace
+
+std::size_t rotate_heads(onnx::Model& model, const RotationPlace& place) { return Heads(model, place).rotate(); }
+
+std::uint64_t rotated_bytes_of_heads(onnx::Model& model) {
+  const RotationPlace nowhere;
+  return Heads(model, nowhere).bytes();
+}
 
 onnx::TensorData rotated(const onnx::Tensor& weight, const RotatedPart& part, std::span<const float> gains,
                          const OrthogonalRotation& mix, const std::filesystem::path& path, std::size_t threads) {

@@ -11,8 +11,6 @@
 
 namespace detent::graph {
 
-// Static shapes for inputs with dynamic axes.
-
 /// Gives inputs these shapes, and each symbol of theirs its number throughout the graph's inputs and outputs. What else
 /// was said of shapes is forgotten: runtimes infer it. Throws usage for a shape that names no input or does not fit.
 Notes fix_input_shapes(onnx::Model& model, const std::map<std::string, std::vector<std::int64_t>>& shapes);

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/paths.h"
-#include "config/presets.h"
 #include "config/results.h"
 #include "data/source.h"
 #include "exec/session.h"
@@ -37,13 +36,6 @@
 
 namespace detent::pipeline {
 
-// One pass over the float model in which a decoder's cache is watched, within the budgets of the run.
-
-/// Returns the number of samples. Where memory is short the model runs in segments, which changes nothing. Throws
-/// resource where the budgets do not suffice.
-std::uint64_t observe_cache(const onnx::Model& running, const graph::ValueTypes& types, const run::Context& context,
-                            data::SampleSource& source, run::KvCacheRun& cache);
-
 namespace {
 
 using profile::Step;
@@ -51,6 +43,24 @@ constexpr std::string_view kPlanStage = "Choice of bits";
 
 std::uint64_t bytes_of(const quantization::BlockTensor& tensor) {
   return *onnx::byte_count(tensor.type, tensor.rows * tensor.columns);
+}
+
+// One pass over the float model in which a decoder's cache is watched: the number of samples. Where memory is short the
+// model runs in segments, which changes nothing.
+std::uint64_t watch_cache(const onnx::Model& running, const graph::ValueTypes& types, const run::Context& context,
+                          data::SampleSource& source, run::KvCacheRun& cache) {
+  quantization::Placement placement;
+  for (const auto& value : cache.values()) placement.marks.emplace_back().value = value;
+  const planning::Circumstances circumstances{cache.values().size(), false, thread_count(context.threads), 1, 0};
+  const run::Prepared prepared{{running, types}};
+  const auto sweep = run::set_up_sweep(context, prepared, placement, source, circumstances);
+  return solve::sweep_values(running, types, context.runtime, source, sweep.cuts,
+                             {.threads = context.threads,
+                              .spool = sweep.spool.get(),
+                              .progress = context.progress,
+                              .stop = context.stop,
+                              .listened = cache.values(),
+                              .listener = &cache.observer()});
 }
 
 bool chooses_bits(const QuantizeOptions& options) { return options.weights_only.max_size || options.accuracy.target; }
@@ -278,7 +288,7 @@ void BlockWork::observe_cache() {
   if (!cache_ || has_seen_cache_) return;
   const auto scope = run_.profiler.scope(Step::calibration);
   source_->rewind();
-  run_.result.samples = pipeline::observe_cache(running(), types_, context(), *source_, *cache_);
+  run_.result.samples = watch_cache(running(), types_, context(), *source_, *cache_);
   has_seen_cache_ = true;
 }
 
@@ -384,22 +394,6 @@ void BlockWork::release() {
   types_ = {};
 }
 
-std::uint64_t observe_cache(const onnx::Model& running, const graph::ValueTypes& types, const run::Context& context,
-                            data::SampleSource& source, run::KvCacheRun& cache) {
-  quantization::Placement placement;
-  for (const auto& value : cache.values()) placement.marks.emplace_back().value = value;
-  const planning::Circumstances circumstances{cache.values().size(), false, thread_count(context.threads), 1, 0};
-  const run::Prepared prepared{{running, types}};
-  const auto sweep = run::set_up_sweep(context, prepared, placement, source, circumstances);
-  return solve::sweep_values(running, types, context.runtime, source, sweep.cuts,
-                             {.threads = context.threads,
-                              .spool = sweep.spool.get(),
-                              .progress = context.progress,
-                              .stop = context.stop,
-                              .listened = cache.values(),
-                              .listener = &cache.observer()});
-}
-
 void observe_cache(Run& run) {
   run.result.transformer = graph::find_transformer(run.model, graph::ValueTypes());
   auto running = run.model;
@@ -407,8 +401,8 @@ void observe_cache(Run& run) {
   run.cache.reset(new CacheWork{{run.model, running, run.options.kv_cache}});
   const auto given = run.open_samples(run::input_specs(run.model));
   run::ContentOrderedSamples source(*given, {});
-  run.result.samples = observe_cache(running, exec::infer_value_types(*run.runtime, running),
-                                     run.context(run.work->scratch()), source, run.cache->cache);
+  run.result.samples = watch_cache(running, exec::infer_value_types(*run.runtime, running),
+                                   run.context(run.work->scratch()), source, run.cache->cache);
   run.note(source.notes());
 }
 

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "calibration/statistics.h"
 #include "data/sample.h"
@@ -95,8 +94,7 @@ class BlockWork {
   BitsTarget target_;
 };
 
-// The stages of a decoder whose cache of keys and values has fewer bits, and nothing else.
-
+/// The stages of a decoder whose cache of keys and values has fewer bits, and nothing else.
 struct CacheWork {
   run::KvCacheRun cache;
 };

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/error.h"
 #include "config/validate.h"
 #include "data/sample.h"
 #include "graph/index.h"
@@ -15,7 +14,6 @@
 #include "quantization/emit/emitters.h"
 #include "quantization/placement/selection.h"
 #include "run/collect.h"
-#include "run/files/outputs.h"
 #include "run/model/finish.h"
 #include "run/model/prepare.h"
 #include "run/samples/samples.h"

@@ -221,14 +221,6 @@ constexpr Form kForms[] = {
     {config::kBlockFloats, place_block_floats, emit_block_floats, false},
 };
 
-}  // namespace
-
-const Form& form_of(const Run& run) { return *std::ranges::find(kForms, run.recipe.result, &Form::result); }
-
-void emit_form(Run& run) { run.model = form_of(run).emit(run); }
-
-namespace {
-
 // Scales that are found while the model runs are taken where they are faster than fixed ones and as close, or where
 // fixed ones leave the results farther away than run::kCloseDb and they do not, by far, at float's speed. Where fixed
 // scales lose the results, whose signal-to-noise ratio then says little (a voice's phases differ), any that come closer
@@ -337,6 +329,10 @@ void take_smaller_form(Run& run) {
 }
 
 }  // namespace
+
+const Form& form_of(const Run& run) { return *std::ranges::find(kForms, run.recipe.result, &Form::result); }
+
+void emit_form(Run& run) { run.model = form_of(run).emit(run); }
 
 void predict_forms(Run& run, Forecast& forecast) {
   auto& plan = forecast.plan;

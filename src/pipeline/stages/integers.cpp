@@ -1,26 +1,27 @@
 #include "pipeline/stages/integers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/parallel.h"
 #include "base/process.h"
-#include "calibration/statistics_file.h"
 #include "config/presets.h"
 #include "config/targets.h"
 #include "graph/decisions.h"
 #include "graph/index.h"
+#include "onnx/write.h"
 #include "pipeline/check.h"
 #include "pipeline/deployed.h"
 #include "pipeline/stages/open_and_deploy.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/dynamic.h"
 #include "quantization/emit/emitters.h"
-#include "quantization/formats.h"
 #include "quantization/placement/value_kinds.h"
 #include "quantization/weight_operators.h"
 #include "remedies/fallback.h"
@@ -53,6 +54,22 @@ std::size_t recurrent_layers(const Run& run) {
   return run::recurrent_layers(run.integers->draft.prepared, run.options.config).size();
 }
 
+// Models, values and counters that are the same give the same statistics of the same samples. That of other models or
+// values would not do: where taps stand decides what the runtime fuses, and so how it rounds.
+std::string key_of_pass(const onnx::Model& model, const std::vector<std::string>& values,
+                        const run::CollectOptions& collect) {
+  Hasher hasher;
+  hasher.add(onnx::encode_model(model, [](const onnx::Tensor& tensor) -> std::optional<onnx::ExternalLocation> {
+    if (tensor.data.size() == 0) return std::nullopt;
+    Hasher data;
+    tensor.data.write_to([&](std::span<const std::byte> bytes) { data.add(bytes); });
+    return onnx::ExternalLocation{data.result().text(), 0};
+  }));
+  hasher.add(
+      fmt::format("{}\n{} {} {}", fmt::join(values, "\n"), collect.histograms, collect.votes, collect.allow_nonfinite));
+  return hasher.result().text();
+}
+
 calibration::Statistics new_statistics(Run& run) {
   const auto& options = run.options;
   auto& work = *run.integers;
@@ -62,6 +79,10 @@ calibration::Statistics new_statistics(Run& run) {
                               .allow_nonfinite = options.allow_nonfinite,
                               .workers = options.workers,
                               .keep_result = tunes(options.finetune.solver) || config::may_tune(options)};
+  auto* known = run.shared.observed;
+  const auto key =
+      known == nullptr ? std::string() : key_of_pass(work.draft.prepared.model, placement.to_observe(), collect);
+  if (known != nullptr && known->contains(key)) return known->at(key);
   run.report.recording.directory = run.work->scratch();
   if (run.recipe.reports) collect.recording = &run.report.recording;
   run::DeviceCalibration device(options.device, placement.to_observe().size(), collect.histograms, run.work->scratch(),
@@ -84,6 +105,7 @@ calibration::Statistics new_statistics(Run& run) {
   run.note(device.notes());
   run.note(source.notes());
   if (device.use() != nullptr) run.report.device = run::RunReport::Device{options.device, *device.use(), {}};
+  if (known != nullptr) known->emplace(key, statistics);
   return statistics;
 }
 

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "data/sample.h"
 #include "detent/quantize.h"

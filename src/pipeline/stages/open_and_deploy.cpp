@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "config/enum_names.h"
 #include "config/results.h"
 #include "config/validate.h"
 #include "graph/rewrites/product_forms.h"

@@ -6,8 +6,6 @@
 
 namespace detent::pipeline {
 
-// The first stages: the model as it was given, and made ready.
-
 /// Reads the model into Run::model.
 void read_model(Run& run);
 /// Checks that all outputs can be written, and makes the run's directory. What cannot be is better known here than
@@ -30,8 +28,6 @@ void write_prepared(Run& run);
 /// What calibration counts beside extremes.
 bool needs_histograms(const Recipe& recipe);
 bool needs_votes(const Recipe& recipe);
-
-// The last stages: the file is written, proved, timed and compared as its users will run it.
 
 /// Ranks other than 0 of a run of several processes end here.
 void leave_rest_to_first(Run& run);

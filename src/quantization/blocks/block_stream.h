@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "onnx/tensor.h"
-#include "quantization/blocks/block_weights.h"
 #include "quantization/blocks/blocks.h"
 
 namespace detent::quantization {

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "detent/config.h"
@@ -18,13 +16,6 @@ namespace detent::quantization {
 /// Throws bad_input for a node without the input that would be its weight. Models whose weights alone are stored in
 /// blocks need not have been loaded by a runtime, which refuses such a node.
 void refuse_absent_weights(const onnx::Model& model);
-
-/// What NODE=BITS means: 2, 4 or 8 bits, or float: 0. Throws usage.
-struct NodeBits {
-  std::string pattern;
-  int bits = 0;
-};
-NodeBits parse_node_bits(const std::string& text);
 
 /// Weights of the selected MatMul, Gemm and (in the form matmul_nbits, or where they are named) Gather nodes, in that
 /// form of MoE nodes that can become QMoE, and of Conv, ConvTranspose, LSTM, GRU and other MoE nodes where these types

@@ -51,6 +51,21 @@ void for_each_block(const BlockWeight& weight, Fn fn) {
   }
 }
 
+// What each code stands for, before its scale; 0 where that is no finite number.
+std::array<float, 256> element_values(const BlockFormat& format) noexcept {
+  std::array<float, 256> values{};
+  for (std::size_t code = 0; code < std::size_t{1} << format.bits; ++code) {
+    if (!format.floats) {
+      values[code] = static_cast<float>(static_cast<int>(code) - format.middle());
+      continue;
+    }
+    const auto type = small_float(*format.floats);
+    const float value = onnx::from_small_float(static_cast<std::uint8_t>(code), type);
+    if (std::fabs(value) <= type.largest) values[code] = value;
+  }
+  return values;
+}
+
 }  // namespace
 
 BlockWeight make_blocks(std::int64_t rows, std::int64_t columns, const BlockFormat& format) {
@@ -244,20 +259,6 @@ double squared_error(std::span<const float> values, float scale, const std::arra
 }
 
 }  // namespace
-
-std::array<float, 256> element_values(const BlockFormat& format) noexcept {
-  std::array<float, 256> values{};
-  for (std::size_t code = 0; code < std::size_t{1} << format.bits; ++code) {
-    if (!format.floats) {
-      values[code] = static_cast<float>(static_cast<int>(code) - format.middle());
-      continue;
-    }
-    const auto type = small_float(*format.floats);
-    const float value = onnx::from_small_float(static_cast<std::uint8_t>(code), type);
-    if (std::fabs(value) <= type.largest) values[code] = value;
-  }
-  return values;
-}
 
 void round_elements(std::span<const float> values, float scale, const BlockFormat& format, std::uint8_t* elements) {
   if (scale == 0) {

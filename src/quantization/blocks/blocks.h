@@ -165,10 +165,6 @@ class PackedRows {
 // Blocks of small floats, and of integers whose scales are powers of two: the OCP Microscaling formats (MXFP8, MXFP4,
 // MXINT8), NVFP4 and floats of 8 bits, as DequantizeLinear reads them.
 
-/// What each code of the format's elements stands for, before its scale: integers without their offset, and floats.
-/// Codes that stand for no finite number have 0.
-std::array<float, 256> element_values(const BlockFormat& format) noexcept;
-
 /// Scales and nearest elements of columns of `rows` finite values each, which follow one another; the format is none
 /// that is_plain(), and symmetric. Each block has the scale that brings its largest value to the largest element; of
 /// float8e8m0 the power of two 2^(floor(log2 m) - e), where m is the largest value and e the exponent of the largest

@@ -8,7 +8,6 @@
 #include <limits>
 #include <set>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "graph/operators.h"

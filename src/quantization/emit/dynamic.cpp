@@ -1,7 +1,5 @@
 #include "quantization/emit/dynamic.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -13,6 +11,7 @@
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
 #include "quantization/placement/selection.h"
+#include "quantization/weight_operators.h"
 #include "quantization/weights.h"
 
 namespace detent::quantization {

@@ -11,7 +11,6 @@
 #include "onnx/model.h"
 #include "quantization/assignment.h"
 #include "quantization/emit/barriers.h"
-#include "quantization/weight_operators.h"
 
 namespace detent::quantization {
 

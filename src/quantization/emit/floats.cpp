@@ -283,16 +283,6 @@ class FloatEmitter {
   std::vector<Node> constant_casts_;
 };
 
-}  // namespace
-
-Emitted emit_floats(FloatModel model, const Assignment& assignment) {
-  Emitted emitted{FloatEmitter(std::move(model), assignment.placement).run(), {}, {}};
-  if (assignment.placement.float_type == FloatType::float16) add_float16_barriers(emitted.model);
-  return emitted;
-}
-
-namespace {
-
 using onnx::Attribute;
 
 struct Operator {
@@ -467,6 +457,12 @@ class BlockFloatEmitter {
 };
 
 }  // namespace
+
+Emitted emit_floats(FloatModel model, const Assignment& assignment) {
+  Emitted emitted{FloatEmitter(std::move(model), assignment.placement).run(), {}, {}};
+  if (assignment.placement.float_type == FloatType::float16) add_float16_barriers(emitted.model);
+  return emitted;
+}
 
 Emitted emit_block_floats(FloatModel model, const Assignment& assignment) {
   return {BlockFloatEmitter(std::move(model), assignment).run(), {}, {}};

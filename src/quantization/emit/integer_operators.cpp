@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -106,12 +105,6 @@ class Emitter {
   std::vector<Node> constants_;  // dequantized before all others
 };
 
-}  // namespace
-
-void emit_hard_sigmoids(Emitted& emitted) { Emitter(emitted).run(); }
-
-namespace {
-
 const Node* producer_of(const onnx::Model& model, const graph::Index& index, const std::string& value) {
   const int producer = index.producer(value);
   return producer == graph::kNone ? nullptr : &model.graph.nodes[static_cast<std::size_t>(producer)];
@@ -171,6 +164,8 @@ Node barrier_before(const Node& node, const std::string& value, graph::Index& in
 }
 
 }  // namespace
+
+void emit_hard_sigmoids(Emitted& emitted) { Emitter(emitted).run(); }
 
 void keep_integer_products(Emitted& emitted, const graph::ValueTypes& types) {
   auto& model = emitted.model;

@@ -24,8 +24,6 @@ void emit_hard_sigmoids(Emitted& emitted);
 /// and that of more axes, of known sizes, with a vector. `types` are those of the float model.
 void keep_integer_products(Emitted& emitted, const graph::ValueTypes& types);
 
-// Operators whose activations have 8 and 16 bits, for runtimes that want one width around each.
-
 /// Of each operator that reads or makes 16-bit integers, the activations of 8 bits get a pair of 16 bits besides:
 /// between their DequantizeLinear and the operator, or between the operator and their QuantizeLinear. The 16 bits hold
 /// what the 8 bits hold, without an error. A HardSigmoid works with 8 bits instead, and 16-bit values around it get a

@@ -9,7 +9,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <set>
 #include <unordered_set>
 #include <vector>
 

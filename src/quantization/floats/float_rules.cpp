@@ -21,16 +21,16 @@ constexpr double kWholeNumbers = 2048, kWholeNumbersBrain = 256;  // all up to h
 constexpr double kNoise = 3e-7;
 constexpr double kEpsilonTolerance = 0.1, kTolerance = 1.0 / 1024;
 
+float rounded(float value, FloatType type) noexcept {
+  return type == FloatType::bfloat16 ? onnx::from_bfloat16(onnx::to_bfloat16(value))
+                                     : onnx::from_float16(onnx::to_float16(value));
+}
+
 }  // namespace
 
 const FloatRule* float_rule(const onnx::Node& node) noexcept {
   const auto& rule = graph::operator_of(node).floats;
   return rule.float16_from == FloatRule::kNever ? nullptr : &rule;
-}
-
-float rounded(float value, FloatType type) noexcept {
-  return type == FloatType::bfloat16 ? onnx::from_bfloat16(onnx::to_bfloat16(value))
-                                     : onnx::from_float16(onnx::to_float16(value));
 }
 
 float rounded_up(float value, FloatType type) noexcept {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 
 #include "calibration/statistics.h"
@@ -41,9 +40,6 @@ struct ConstantUse {
   bool bound = false;     // it may become infinite
   bool additive = false;  // a small one is there to be more than nothing: its digits do not matter
 };
-
-/// The number in the type, as a float.
-float rounded(float value, FloatType type) noexcept;
 
 /// The smallest number of the type that is not below a positive one; that one itself where there is none.
 float rounded_up(float value, FloatType type) noexcept;

@@ -26,18 +26,17 @@ std::vector<bool> match_names(const onnx::Model& model, const std::vector<std::s
   return matched;
 }
 
-}  // namespace
-
-std::vector<std::size_t> match_nodes(const onnx::Model& model, const std::string& entry, const char* option) {
-  const NamePattern pattern(entry);
-  std::vector<std::size_t> nodes;
-  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    if (pattern.matches(model.graph.nodes[n].id())) nodes.push_back(n);
-  }
-  if (nodes.empty())
-    throw usage_error(fmt::format("{}: no node of '{}' matches '{}'", option, model.path.string(), entry),
-                      "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
-  return nodes;
+// Those of ONNX Runtime's quantize_static.
+const std::vector<std::string>& default_op_types() {
+  static const auto kTypes = [] {
+    std::vector<std::string> types;
+    for (const auto& row : graph::all_traits()) {
+      if (row.is(graph::Trait::by_default)) types.emplace_back(row.type);
+    }
+    std::sort(types.begin(), types.end());
+    return types;
+  }();
+  return kTypes;
 }
 
 void check_op_types(const onnx::Model& model, const std::vector<std::string>& types, const char* option) {
@@ -51,16 +50,18 @@ void check_op_types(const onnx::Model& model, const std::vector<std::string>& ty
   }
 }
 
-const std::vector<std::string>& default_op_types() {
-  static const auto kTypes = [] {
-    std::vector<std::string> types;
-    for (const auto& row : graph::all_traits()) {
-      if (row.is(graph::Trait::by_default)) types.emplace_back(row.type);
-    }
-    std::sort(types.begin(), types.end());
-    return types;
-  }();
-  return kTypes;
+}  // namespace
+
+std::vector<std::size_t> match_nodes(const onnx::Model& model, const std::string& entry, const char* option) {
+  const NamePattern pattern(entry);
+  std::vector<std::size_t> nodes;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n) {
+    if (pattern.matches(model.graph.nodes[n].id())) nodes.push_back(n);
+  }
+  if (nodes.empty())
+    throw usage_error(fmt::format("{}: no node of '{}' matches '{}'", option, model.path.string(), entry),
+                      "names are listed by: detent inspect MODEL; a regular expression starts with '^'");
+  return nodes;
 }
 
 namespace {

@@ -16,12 +16,6 @@
 
 namespace detent::quantization {
 
-/// Operator types that are quantized when the user names none: those of ONNX Runtime's quantize_static.
-const std::vector<std::string>& default_op_types();
-
-/// Throws usage, naming the option, for an operator type that neither the model nor the default list has.
-void check_op_types(const onnx::Model& model, const std::vector<std::string>& types, const char* option);
-
 /// One flag for each node. Throws usage for a name, pattern or operator type that matches nothing, and for a bad
 /// pattern: a misspelt exclusion must not pass in silence.
 std::vector<bool> select_nodes(const onnx::Model& model, const QuantConfig& config);
@@ -35,8 +29,6 @@ std::vector<bool> select_static_nodes(const onnx::Model& model, const QuantConfi
 /// The same where the user who names no types means all that the model has.
 std::vector<bool> select_of_all_types(const onnx::Model& model, const QuantConfig& config);
 
-// Names of nodes or tensors as users give them.
-
 /// An exact name, or a regular expression (RE2's syntax, over the whole name) when it starts with '^'.
 class NamePattern {
  public:
@@ -48,8 +40,6 @@ class NamePattern {
   std::string text_;
   std::optional<Pattern> pattern_;
 };
-
-// Nodes that could read integers but stay in float, and why.
 
 /// The nodes by the reason, each kind of operator by itself.
 class LeftInFloat {

@@ -139,19 +139,6 @@ class Chains {
   std::vector<bool> in_gate_;
 };
 
-}  // namespace
-
-bool is_table(const onnx::Node& node, const graph::Index& index) {
-  return graph::has_trait(node, Trait::looks_up) && index.initializer(node.inputs().front()) != graph::kNone;
-}
-
-FloatParts integer_chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected,
-                          const GateNames& integer_gates) {
-  return Chains(model, index, selected, integer_gates).floats();
-}
-
-namespace {
-
 using calibration::Range;
 
 constexpr float kLow = -1000;  // what reaches down to here holds a mask, if there is nothing of the kind above it
@@ -334,6 +321,15 @@ class Finder {
 };
 
 }  // namespace
+
+bool is_table(const onnx::Node& node, const graph::Index& index) {
+  return graph::has_trait(node, Trait::looks_up) && index.initializer(node.inputs().front()) != graph::kNone;
+}
+
+FloatParts integer_chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected,
+                          const GateNames& integer_gates) {
+  return Chains(model, index, selected, integer_gates).floats();
+}
 
 calibration::Ranges mask_ranges(const onnx::Model& model, const Placement& placement,
                                 const calibration::Statistics& statistics) {

@@ -40,13 +40,9 @@ bool is_table(const onnx::Node& node, const graph::Index& index);
 FloatParts integer_chains(const onnx::Model& model, const graph::Index& index, const std::vector<bool>& selected,
                           const GateNames& integer_gates = {});
 
-// Ranges of scores that a mask is added to before a Softmax: up to where it gives 0, not down to the mask.
-
 /// Of the marked values that hold masks (graph/patterns.h), as far as the scores beside them were observed.
 calibration::Ranges mask_ranges(const onnx::Model& model, const Placement& placement,
                                 const calibration::Statistics& statistics);
-
-// Which values get 16 bits where some nodes are to have 16-bit activations.
 
 /// Of `placement`, whose nodes and fused activations are known: what the flagged `nodes` (FloatParts::wide_nodes, which
 /// may be empty) read and make. Where formats are given, also what operators without weights carry from them and to

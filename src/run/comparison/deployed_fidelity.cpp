@@ -166,6 +166,20 @@ void summarize(std::vector<OutputSums> outputs, const std::vector<ChannelSums>& 
   tell_channels(channels, outputs, found);
 }
 
+// `receiver` (or null), which must outlive it, gets the taps of each run.
+FloatModel model_of_session(std::function<exec::Session()> open, data::TapReceiver* receiver) {
+  const auto session = std::make_shared<std::optional<exec::Session>>();
+  return {[session, receiver, open = std::move(open)](const data::Sample& sample) {
+            std::optional<LargeBlocksApart> apart;  // while it is read, and takes its memory in the first run
+            if (!*session) {
+              apart.emplace();
+              session->emplace(open());
+            }
+            return (*session)->run(sample.inputs, fmt::format("sample '{}'", sample.origin), receiver);
+          },
+          [session] { session->reset(); }};
+}
+
 }  // namespace
 
 bool runs_bfloat16(const exec::Runtime& runtime, const std::filesystem::path& file, const exec::GuardOptions& options) {
@@ -285,19 +299,6 @@ namespace {
 std::uint64_t bytes_of(const FloatRun& made) { return run::bytes_of(made.sample.inputs) + run::bytes_of(made.results); }
 
 }  // namespace
-
-FloatModel model_of_session(std::function<exec::Session()> open, data::TapReceiver* receiver) {
-  const auto session = std::make_shared<std::optional<exec::Session>>();
-  return {[session, receiver, open = std::move(open)](const data::Sample& sample) {
-            std::optional<LargeBlocksApart> apart;  // while it is read, and takes its memory in the first run
-            if (!*session) {
-              apart.emplace();
-              session->emplace(open());
-            }
-            return (*session)->run(sample.inputs, fmt::format("sample '{}'", sample.origin), receiver);
-          },
-          [session] { session->reset(); }};
-}
 
 FloatRuns::FloatRuns(FloatModel model, data::SampleSource& source, std::size_t most, KeptFloatRuns* kept)
     : model_(std::move(model)), source_(source), left_(most), kept_(kept) {

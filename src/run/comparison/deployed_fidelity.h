@@ -45,9 +45,6 @@ struct FloatModel {
   std::function<void()> close;
 };
 
-/// That of one session; `receiver` (or null), which must outlive it, gets the taps of each run.
-FloatModel model_of_session(std::function<exec::Session()> open, data::TapReceiver* receiver);
-
 class FloatRuns {
  public:
   /// At most `most` samples from where `source` stands. Runs that `kept` (or null) has are not done again. All that is

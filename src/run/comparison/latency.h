@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
-#include <map>
-#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -43,8 +41,6 @@ inline constexpr double kSlowToLoad = 1;
 /// How many seconds the runtime takes to load the file, about; 0 where it cannot be read. Its optimizations of pairs
 /// grow with their square: 0.5 s for 3,000 QuantizeLinear and DequantizeLinear, 2.7 s for 6,000 (ONNX Runtime 1.31).
 double seconds_of_pairs(const std::filesystem::path& file);
-
-// How long the quantized model runs beside the float one, where both are deployed.
 
 struct LatencyRequest {
   std::filesystem::path float_model;

@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -157,8 +156,6 @@ class DecisionPlayer final : public data::TapReceiver {
 
 /// How results of such a model are judged; empty where nothing is held.
 std::vector<std::string> decision_notes(const onnx::Model& model, const graph::Decisions& decisions);
-
-// How well a decoder and its quantized form tell the next token.
 
 /// Where a decoder's token ids, mask and logits are among its inputs and outputs.
 struct TokenPlaces {

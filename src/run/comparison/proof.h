@@ -8,7 +8,6 @@
 #include <optional>
 #include <stop_token>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -123,8 +122,6 @@ std::optional<exec::Runtime> runtime_if_there(const QuantizeOptions& options);
 /// Limits of time for a model that is run in a process of its own.
 exec::GuardOptions guard_options(const QuantizeOptions& options);
 
-// A model that is written to be measured.
-
 /// Writes a model there, gives back what `measure(path)` finds of it, and removes it with its data.
 template <typename Measure>
 auto measure_candidate(const onnx::Model& model, const std::filesystem::path& path, const QuantizeOptions& options,
@@ -135,8 +132,6 @@ auto measure_candidate(const onnx::Model& model, const std::filesystem::path& pa
   if (!written.data_file.empty()) paths::remove(written.data_file);
   return found;
 }
-
-// A user's own measure of a model: a command that prints a number.
 
 /// Runs `command` (see run_command) with the quoted path of the model as its last argument; the last number that it
 /// prints. Throws bad_input when the command fails or prints no number, and interrupted.

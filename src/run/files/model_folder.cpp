@@ -133,6 +133,14 @@ ModelFolder folder_of(const fs::path& model) {
   return {.root = model.parent_path(), .model = model.filename(), .others = {}, .variants = {}, .no_files = {}};
 }
 
+// Whether the decoder in this file has a cache of float16.
+bool has_half_cache(const std::filesystem::path& path) {
+  const auto model = onnx::read_model(path);
+  return std::any_of(model.graph.inputs.begin(), model.graph.inputs.end(), [](const auto& input) {
+    return input.name.starts_with("past_key_values") && input.type == onnx::DataType::float16;
+  });
+}
+
 }  // namespace
 
 ModelFolder read_model_folder(const fs::path& root) {
@@ -326,13 +334,6 @@ void correct_transformers_config(const std::filesystem::path& path, const std::v
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
-}
-
-bool has_half_cache(const std::filesystem::path& path) {
-  const auto model = onnx::read_model(path);
-  return std::any_of(model.graph.inputs.begin(), model.graph.inputs.end(), [](const auto& input) {
-    return input.name.starts_with("past_key_values") && input.type == onnx::DataType::float16;
-  });
 }
 
 }  // namespace detent::run

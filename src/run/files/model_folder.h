@@ -74,12 +74,8 @@ class FolderResult {
   QuantizeOptions options_;
 };
 
-// Small JSON files of other programs.
-
 /// The object in a file, its members in their order. Throws bad_input when there is none.
 nlohmann::ordered_json read_json(const std::filesystem::path& path);
-
-// What transformers.js has to be told of the models in a folder, in its config.json.
 
 /// A model that a run has written.
 struct WrittenModel {
@@ -93,8 +89,5 @@ struct WrittenModel {
 /// several it says for each file whether it has data. `others` are the names of models that were copied.
 void correct_transformers_config(const std::filesystem::path& config, const std::vector<WrittenModel>& models,
                                  const std::vector<std::string>& others);
-
-/// Whether the decoder in this file has a cache of float16.
-bool has_half_cache(const std::filesystem::path& model);
 
 }  // namespace detent::run

@@ -84,8 +84,6 @@ class RunDirectory {
   TempDir scratch_;
 };
 
-// Fingerprints of models and samples.
-
 /// Of the model's file and of all tensors in its data files: a sum over the parts, so that each part can be added while
 /// its pages are in memory anyway. Pages are released afterwards.
 class ModelFingerprint {
@@ -108,8 +106,7 @@ Fingerprint fingerprint_of(const data::Sample& sample);
 /// Sum over all samples of a source, as in calibration::Statistics.
 Fingerprint fingerprint_of(data::SampleSource& source);
 
-// The progress of a calibration, saved so that a later process can continue it.
-
+/// The progress of a calibration, saved so that a later process can continue it.
 struct CalibrationProgress {
   std::vector<int> cuts;
   std::size_t segment = 0;             // the current one

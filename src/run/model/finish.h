@@ -23,8 +23,6 @@
 
 namespace detent::run {
 
-// The 16-bit floating-point type that a model computes in.
-
 /// Which 16-bit floats a model has.
 struct Has16BitFloats {
   bool half = false;   // float16
@@ -58,8 +56,7 @@ std::optional<Options> with_kept_floats(const onnx::Model& model, const Options&
   return own;
 }
 
-// The scales of a decoder's cache on their way through a run: what has to be watched, what becomes of it.
-
+/// The scales of a decoder's cache on their way through a run: what has to be watched, what becomes of it.
 class KvCacheRun {
  public:
   /// Of the model as it will be quantized, and of the same model as it runs: in float32. Throws what

@@ -7,7 +7,6 @@
 #include <cctype>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"

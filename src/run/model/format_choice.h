@@ -20,8 +20,6 @@
 
 namespace detent::run {
 
-// Which formats each node of a model can have, and which the user gave it.
-
 /// Of each node; fp32 is among them for products, tables and recurrent layers, and others have none. Convolutions have
 /// no blocks: a runtime would make floats of them at each run.
 using PossibleFormats = std::vector<std::set<config::NodeFormat>>;
@@ -45,8 +43,6 @@ struct NodesByFormat {
 };
 NodesByFormat nodes_by_format(const Prepared& prepared, const PossibleFormats& possible,
                               const std::vector<config::NodeFormat>& formats);
-
-// Leaves in float what this machine runs faster so.
 
 struct SpeedChoice {
   std::vector<std::string> in_float;  // nodes by Node::id(), in the order of the model

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "exec/session.h"
-#include "graph/index.h"
 #include "graph/rewrites/rewrite.h"
 #include "onnx/model.h"
 #include "profile/profiler.h"

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/presets.h"
 #include "config/targets.h"
 #include "graph/constants.h"
 #include "graph/index.h"

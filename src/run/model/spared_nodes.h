@@ -12,8 +12,6 @@
 
 namespace detent::run {
 
-// Bodies whose values cannot be observed.
-
 /// Leaves in float all nodes of bodies (onnx/bodies.h) in which values were observed but none has a range, by
 /// InFloat::unseen; gives back a note for each.
 std::vector<std::string> leave_unseen_bodies(Prepared& prepared, const quantization::Placement& placement,

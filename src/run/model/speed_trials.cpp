@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"

@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "config/targets.h"
 #include "exec/session.h"
 #include "graph/traits.h"
 

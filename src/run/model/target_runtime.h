@@ -1,7 +1,6 @@
 // Runtimes: the target that the loaded one stands for, and what a written file asks of those that load it.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "config/targets.h"
 #include "detent/options.h"
 #include "onnx/model.h"
 

@@ -26,8 +26,7 @@
 
 namespace detent::run {
 
-// Where the stages of a run are recorded: in a profile of its own, or in one that the caller holds.
-
+/// Where the stages of a run are recorded: in a profile of its own, or in one that the caller holds.
 class RunProfiler {
  public:
   /// Throws usage when both are given: the caller's profile has its own file.
@@ -107,8 +106,6 @@ void write_reports(RunReport& report, const ReportRequest& request, RunProfiler&
 
 /// The data of the page (docs/report.md).
 std::string report_json(const RunReport& report, const ReportRequest& request, const RunProfiler& profiler);
-
-// What the result of a run tells of the assignment.
 
 void record(const quantization::NodeCounts& counts, QuantizeResult& result);
 

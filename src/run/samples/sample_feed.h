@@ -114,8 +114,6 @@ class SampleQueue {
   std::exception_ptr failure_;
 };
 
-// Samples in an order that follows from what they hold, and not from where they are.
-
 /// Whether each row of a sample (along axis 0 of all inputs) gives, run alone, its row of the results, so that rows are
 /// samples of their own. No for samples of one row, and for models that fix the number of rows.
 bool rows_are_samples(const exec::Runtime& runtime, const onnx::Model& model, const data::Sample& sample, int threads);
@@ -167,8 +165,6 @@ class ContentOrderedSamples final : public data::SampleSource {
   bool keeps_ = true;
   std::size_t next_ = 0;
 };
-
-// Samples that are hardly what the model will see.
 
 /// A note for each: samples that repeat others, inputs that hold one value only, and inputs of another scale than the
 /// weights and biases of the convolutions that read them were made for. Throws bad_input where no value was seen.

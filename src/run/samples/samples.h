@@ -8,7 +8,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "data/pictures.h"
@@ -47,8 +46,6 @@ std::unique_ptr<data::SampleSource> open_samples(const Options& options, std::ve
 std::unique_ptr<data::SampleSource> open_first(const Options& options, std::vector<data::InputSpec> inputs,
                                                std::size_t most);
 
-// Pictures as samples of a model.
-
 /// A folder of pictures, and how they become inputs.
 struct PictureFolder {
   std::filesystem::path folder;
@@ -65,8 +62,6 @@ PictureFolder with_inputs_of(PictureFolder pictures, const Options& options);
 /// with several beside those of input_values, and what data::open_pictures() throws.
 std::unique_ptr<SampleStream> open_pictures(const PictureFolder& pictures, const std::filesystem::path& model,
                                             std::size_t samples, const Resources& resources);
-
-// Shapes that depend on values, as a sample has them.
 
 /// Tensors that nodes make and whose shapes `types` do not tell.
 std::vector<std::string> values_of_unknown_shape(const onnx::Model& model, const graph::ValueTypes& types);

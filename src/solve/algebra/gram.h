@@ -15,8 +15,6 @@
 
 namespace detent::solve {
 
-// The Gram matrix of a convolution from products of its input with itself, shifted.
-
 /// With stride 1, what two elements of the kernel see at one output position is the same pair of input values, one
 /// shift apart, that two others see at another. So sums over all positions are made once for each shift, 13 instead of
 /// 45 for a kernel of 3 x 3. Positions near an edge, which some elements never reach, are summed apart.

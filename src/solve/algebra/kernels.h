@@ -88,8 +88,6 @@ double sum_double(const float* a, std::size_t count);
 void add_scaled(float* y, float factor, const float* x, std::size_t count);
 void add_scaled(double* y, double factor, const float* x, std::size_t count);
 
-// Symmetric matrices, of which the lower half is made.
-
 /// The lower half of A Aᵀ for n rows of `size` values, into a matrix whose rows are `leading` apart.
 void multiply_rows(const float* rows, std::size_t n, std::size_t size, float* out, std::size_t leading,
                    const Kernels& kernels, std::size_t threads);

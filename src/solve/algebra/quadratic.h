@@ -2,7 +2,6 @@
 // eliminated, being the best one for any weights.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "base/numbers.h"
-#include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
 
 namespace detent::solve {
@@ -23,7 +22,26 @@ std::vector<float> products(const InputMatrix& x, const Kernels& kernels, std::s
   return all;
 }
 
-/// Uᵀ X.
+// Uᵀ X for U of [positions, count].
+std::vector<float> combine(const Pixels& pixels, const std::vector<float>& basis, std::size_t count,
+                           const Kernels& kernels, std::size_t threads) {
+  const std::size_t fan_in = pixels.channels * pixels.elements;
+  std::vector<float> out(count * fan_in), part(count * pixels.channels);
+  for (std::size_t k = 0; k < pixels.elements; ++k) {
+    const std::vector<float> seen = pixels.seen_by(k);
+    for_row_pieces(count, threads, [&](RowRange r) {
+      Gemm shape = gemm_of(r.count(), pixels.channels, pixels.positions(), false);
+      shape.transpose_a = true;
+      kernels.gemm(shape, basis.data() + r.first, count, seen.data(), pixels.channels,
+                   part.data() + r.first * pixels.channels, pixels.channels);
+      for (std::size_t i = r.first * pixels.channels; i < r.last * pixels.channels; ++i) {
+        out[i * pixels.elements + k] = part[i];
+      }
+    });
+  }
+  return out;
+}
+
 std::vector<float> combine(const InputMatrix& x, const std::vector<float>& basis, std::size_t count,
                            const Kernels& kernels, std::size_t threads) {
   if (x.pixels != nullptr) return combine(*x.pixels, basis, count, kernels, threads);
@@ -191,25 +209,6 @@ std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::s
   });
   mirror(all.data(), n, threads);
   return all;
-}
-
-std::vector<float> combine(const Pixels& pixels, const std::vector<float>& basis, std::size_t count,
-                           const Kernels& kernels, std::size_t threads) {
-  const std::size_t fan_in = pixels.channels * pixels.elements;
-  std::vector<float> out(count * fan_in), part(count * pixels.channels);
-  for (std::size_t k = 0; k < pixels.elements; ++k) {
-    const std::vector<float> seen = pixels.seen_by(k);
-    for_row_pieces(count, threads, [&](RowRange r) {
-      Gemm shape = gemm_of(r.count(), pixels.channels, pixels.positions(), false);
-      shape.transpose_a = true;
-      kernels.gemm(shape, basis.data() + r.first, count, seen.data(), pixels.channels,
-                   part.data() + r.first * pixels.channels, pixels.channels);
-      for (std::size_t i = r.first * pixels.channels; i < r.last * pixels.channels; ++i) {
-        out[i * pixels.elements + k] = part[i];
-      }
-    });
-  }
-  return out;
 }
 
 }  // namespace detent::solve

@@ -11,9 +11,8 @@
 
 namespace detent::solve {
 
-// The inputs of a convolution at many positions, kept as pixels. Neighbouring positions share most of them, so pixels
-// take a small part of the memory of X.
-
+/// The inputs of a convolution at many positions, kept as pixels. Neighbouring positions share most of them, so pixels
+/// take a small part of the memory of X.
 struct Pixels {
   std::size_t count = 0;  // 0: inputs are kept as they are
   std::size_t channels = 0;
@@ -32,9 +31,6 @@ std::vector<float> im2col(const Pixels& pixels);
 std::vector<double> input_powers(const Pixels& pixels);
 /// X Xᵀ: sums of products of pixels.
 std::vector<float> products(const Pixels& pixels, const Kernels& kernels, std::size_t threads);
-/// Uᵀ X for U of [positions, count].
-std::vector<float> combine(const Pixels& pixels, const std::vector<float>& basis, std::size_t count,
-                           const Kernels& kernels, std::size_t threads);
 
 /// The inputs X at n positions, [n, fan_in], or the pixels that they are made of.
 struct InputMatrix {

@@ -64,6 +64,15 @@ std::vector<double> squares(const InputRows& inputs, const std::vector<float>& c
   return sums;
 }
 
+// sums[i] += change * line[i] for i below `count`.
+void add_outer(const Lanes& change, const float* line, std::size_t count, Lanes* sums) {
+  const Lanes c = change;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float weight = line[i];
+    for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += c.at[l] * weight;
+  }
+}
+
 }  // namespace
 
 Damping::Damping(const Gram& gram, double share) : more(gram.rows), diagonal(gram.rows) {
@@ -150,13 +159,6 @@ void propagate_error(const Cholesky& factor, std::size_t first, std::size_t last
 }
 
 DETENT_VECTOR_CLONES
-void add_outer(const Lanes& change, const float* line, std::size_t count, Lanes* sums) {
-  const Lanes c = change;
-  for (std::size_t i = 0; i < count; ++i) {
-    const float weight = line[i];
-    for (std::size_t l = 0; l < kLanes; ++l) sums[i].at[l] += c.at[l] * weight;
-  }
-}
 
 BlockGrids grids_of(const quantization::BlockWeight& made, std::size_t first_column, std::size_t columns,
                     std::size_t block) {

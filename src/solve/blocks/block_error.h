@@ -86,9 +86,6 @@ std::vector<float> damped_matrix(const Gram& gram, const Damping& damping, const
 /// used up.
 void propagate_error(const Cholesky& factor, std::size_t first, std::size_t last, Lanes* sums, Lanes* change);
 
-/// sums[i] += change * line[i] for i below `count`.
-void add_outer(const Lanes& change, const float* line, std::size_t count, Lanes* sums);
-
 // Columns of a weight while they are rounded, by their places in the factor of the Gram matrix.
 
 /// Neighbouring places of the factor: a block of weights, or a piece of a long one.

@@ -32,9 +32,10 @@ void copy_column(const BlockWeight& from, std::size_t column, BlockWeight& to) {
 
 double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-}  // namespace
-
+// A turn of long rows takes longer.
 std::size_t usual_refinements(std::size_t rows) { return rows <= 1024 ? 4 : 2; }
+
+}  // namespace
 
 BlockSolver::BlockSolver(const Gram& gram, const std::optional<GramOrInputRows>& held_back, const BlockFormat& format,
                          const BlockSolverOptions& options, const Kernels& kernels, std::size_t threads)

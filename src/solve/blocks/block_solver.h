@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,8 +12,6 @@
 #include "solve/blocks/block_error.h"
 
 namespace detent::solve {
-
-// Better scales and integers for weights in blocks that are rounded already, one block after another.
 
 /// A turn goes over all blocks of each column. With all others as they are, a block gets the scale that is best for its
 /// integers, by least squares, then each of its weights the best integer, then the scale once more. The error
@@ -45,8 +42,6 @@ class BlockRefinement {
   std::vector<std::size_t> parts_of_;     // of each block
   std::vector<std::vector<float>> near_;  // of each chunk its part of L Lᵀ
 };
-
-// GPTQ on weights in blocks, each block's scale and zero point found when its turn comes, and turns after it.
 
 struct BlockGptqOptions {
   /// Blocks, and the weights in each, in the order of the power of their inputs, the largest first; else as they lie.
@@ -109,9 +104,6 @@ struct BlockSolverOptions {
   bool keep_zeros = false;                // weights that are 0 stay 0, as those that sparsity has set so
 };
 
-/// Four, and two for long rows, where a turn takes longer.
-std::size_t usual_refinements(std::size_t rows);
-
 /// Errors are sums of column_errors() over the columns: by what is held back where there is something.
 struct BlockSolution {
   quantization::BlockWeight weight;
@@ -153,8 +145,7 @@ class BlockSolver {
   std::optional<BlockGptq> gptq_;
 };
 
-// Factors for the inputs of a product that make its weights easier to round, from sums over samples alone.
-
+/// Factors for the inputs of a product that make its weights easier to round, from sums over samples alone.
 struct InputScales {
   /// For each input k: W[k] is to be multiplied by it, and what makes the input divided by it. Empty: none helps.
   std::vector<float> factors;

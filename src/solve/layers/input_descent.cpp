@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
 #include "base/parallel.h"
 #include "solve/algebra/reduced_inputs.h"
 #include "solve/layers/input_form.h"

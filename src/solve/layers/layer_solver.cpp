@@ -72,6 +72,41 @@ std::uint64_t elements(const Shape& shape) {
   return static_cast<std::uint64_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
 }
 
+// Of `rows` of `groups` groups, sums and scratch included.
+std::uint64_t descent_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows, std::size_t groups) {
+  return kMatmulScratch + kConvolutionScratch +
+         std::max(gram_sums_bytes(g, input_shape),
+                  gram_rows_bytes(rows, groups, static_cast<std::size_t>(g.fan_in()), 0, DevicePrecision::float32));
+}
+
+// One sample's way forward and backward; scratch apart.
+std::uint64_t pass_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,
+                         DevicePrecision precision) {
+  const std::uint64_t positions = Patches(g, input_shape).positions();
+  const auto outputs = static_cast<std::uint64_t>(g.outputs);
+  if (g.kind == LayerKind::product) {
+    const auto fan_in = static_cast<std::uint64_t>(g.fan_in());
+    const std::uint64_t narrow =
+        passes_in_bfloat16(precision, g, rows) ? kBfloat16 * (positions * (fan_in + rows) + rows * fan_in) : 0;
+    return sizeof(float) * positions * outputs + narrow + 4 * kDeviceMemoryUnit;
+  }
+  const std::uint64_t piece = std::min<std::uint64_t>(positions, device_piece_positions(g));
+  const std::uint64_t gathered = piece * (static_cast<std::uint64_t>(g.groups * g.fan_in()) + 2 * outputs);
+  // Of convolutions: outputs, inputs with channels last, a filter and its gradient in another order.
+  return sizeof(float) * std::max(gathered, positions * outputs + elements(input_shape)) + 4 * kDeviceMemoryUnit;
+}
+
+// In mini-batches, scratch included: an upper bound.
+std::uint64_t pass_rows_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,
+                              std::size_t iterations, DevicePrecision precision) {
+  const std::uint64_t values = rows * static_cast<std::uint64_t>(g.fan_in());
+  const std::uint64_t sample = elements(input_shape) + elements(g.output_shape(input_shape));
+  constexpr std::uint64_t kArrays = 3 + 5;  // filter, gradient, slope; variable, moments, rounded value, base
+  return kMatmulScratch + kConvolutionScratch + pass_bytes(g, input_shape, rows, precision) +
+         sizeof(float) * (kArrays * values + 16 * rows + 2 * sample + 4 * iterations) + 6 * store::kBlock +
+         sizeof(double) * kLossBlocks + 32 * kDeviceMemoryUnit;
+}
+
 }  // namespace
 
 std::vector<RowRange> share_rows(std::size_t rows, std::size_t groups, std::size_t devices) {
@@ -127,42 +162,10 @@ std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t 
          24 * kDeviceMemoryUnit;
 }
 
-std::uint64_t pass_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,
-                         DevicePrecision precision) {
-  const std::uint64_t positions = Patches(g, input_shape).positions();
-  const auto outputs = static_cast<std::uint64_t>(g.outputs);
-  if (g.kind == LayerKind::product) {
-    const auto fan_in = static_cast<std::uint64_t>(g.fan_in());
-    const std::uint64_t narrow =
-        passes_in_bfloat16(precision, g, rows) ? kBfloat16 * (positions * (fan_in + rows) + rows * fan_in) : 0;
-    return sizeof(float) * positions * outputs + narrow + 4 * kDeviceMemoryUnit;
-  }
-  const std::uint64_t piece = std::min<std::uint64_t>(positions, device_piece_positions(g));
-  const std::uint64_t gathered = piece * (static_cast<std::uint64_t>(g.groups * g.fan_in()) + 2 * outputs);
-  // Of convolutions: outputs, inputs with channels last, a filter and its gradient in another order.
-  return sizeof(float) * std::max(gathered, positions * outputs + elements(input_shape)) + 4 * kDeviceMemoryUnit;
-}
-
-std::uint64_t pass_rows_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows,
-                              std::size_t iterations, DevicePrecision precision) {
-  const std::uint64_t values = rows * static_cast<std::uint64_t>(g.fan_in());
-  const std::uint64_t sample = elements(input_shape) + elements(g.output_shape(input_shape));
-  constexpr std::uint64_t kArrays = 3 + 5;  // filter, gradient, slope; variable, moments, rounded value, base
-  return kMatmulScratch + kConvolutionScratch + pass_bytes(g, input_shape, rows, precision) +
-         sizeof(float) * (kArrays * values + 16 * rows + 2 * sample + 4 * iterations) + 6 * store::kBlock +
-         sizeof(double) * kLossBlocks + 32 * kDeviceMemoryUnit;
-}
-
 bool descends_by_sums(const LayerGeometry& g) {
   constexpr std::uint64_t kMostMatrix = std::uint64_t{256} << 20;
   const auto fan_in = static_cast<std::uint64_t>(g.fan_in());
   return sizeof(float) * static_cast<std::uint64_t>(g.groups) * fan_in * fan_in <= kMostMatrix;
-}
-
-std::uint64_t descent_bytes(const LayerGeometry& g, const Shape& input_shape, std::size_t rows, std::size_t groups) {
-  return kMatmulScratch + kConvolutionScratch +
-         std::max(gram_sums_bytes(g, input_shape),
-                  gram_rows_bytes(rows, groups, static_cast<std::size_t>(g.fan_in()), 0, DevicePrecision::float32));
 }
 
 std::uint64_t DeviceNeed::peak() const noexcept {

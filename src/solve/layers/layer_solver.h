@@ -91,19 +91,10 @@ std::uint64_t gram_sums_bytes(const LayerGeometry& geometry, const Shape& input_
 /// Solving `rows` of `groups` groups in Gram form, the matrix included; scratch apart.
 std::uint64_t gram_rows_bytes(std::size_t rows, std::size_t groups, std::size_t positions, std::size_t iterations,
                               DevicePrecision precision);
-/// One sample's way through `rows` of a layer, forward and backward; scratch apart.
-std::uint64_t pass_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
-                         DevicePrecision precision);
-/// Tuning `rows` in mini-batches, scratch included. An upper bound.
-std::uint64_t pass_rows_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
-                              std::size_t iterations, DevicePrecision precision);
 
 /// Whether coordinate descent after mini-batches goes by sums on the devices: where their matrix is small beside a
 /// device's memory. It depends on the layer alone, as the result must.
 bool descends_by_sums(const LayerGeometry& geometry);
-/// Such a descent of `rows` of `groups` groups, its sums and scratch included.
-std::uint64_t descent_bytes(const LayerGeometry& geometry, const Shape& input_shape, std::size_t rows,
-                            std::size_t groups);
 
 /// Of a layer whose rows several devices share.
 struct DeviceNeed {

@@ -15,6 +15,17 @@ constexpr std::size_t kRowsToGather = 512;                  // patch rows that o
 
 std::size_t batch_size(const FinetuneConfig& config) { return std::max<std::size_t>(config.batch_size, 1); }
 
+// How many mini-batches of samples of this shape are prepared together.
+std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
+                             const FinetuneConfig& config) {
+  const Patches patches(geometry, input_shape);
+  const std::size_t positions = batch_size(config) * std::min(patches.positions(), kPositionsOfSample);
+  const std::size_t bytes = sizeof(float) * positions * (patches.rows() + patches.outputs());
+  const std::size_t all = (samples + batch_size(config) - 1) / batch_size(config);
+  const std::size_t most = std::max<std::size_t>(std::min<std::size_t>(all, config.num_iterations), 1);
+  return std::clamp<std::size_t>(kBatchBytes / std::max<std::size_t>(bytes, 1), 1, most);
+}
+
 }  // namespace
 
 std::vector<std::size_t> draw_positions(std::size_t positions, std::size_t most, std::uint64_t seed,
@@ -30,16 +41,6 @@ std::vector<std::size_t> draw_positions(std::size_t positions, std::size_t most,
     std::swap(drawn[i - 1], drawn[scale_to_bound(i, random_at(seed ^ kPositionSeed, turn, i - 1)[1])]);
   }
   return drawn;
-}
-
-std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
-                             const FinetuneConfig& config) {
-  const Patches patches(geometry, input_shape);
-  const std::size_t positions = batch_size(config) * std::min(patches.positions(), kPositionsOfSample);
-  const std::size_t bytes = sizeof(float) * positions * (patches.rows() + patches.outputs());
-  const std::size_t all = (samples + batch_size(config) - 1) / batch_size(config);
-  const std::size_t most = std::max<std::size_t>(std::min<std::size_t>(all, config.num_iterations), 1);
-  return std::clamp<std::size_t>(kBatchBytes / std::max<std::size_t>(bytes, 1), 1, most);
 }
 
 MiniBatches::MiniBatches(LayerSamples& samples, const LayerGeometry& geometry, const FinetuneConfig& config,

@@ -16,8 +16,6 @@
 
 namespace detent::solve {
 
-// A layer's stored activations, in memory or on disk.
-
 /// One sample of a layer. The values stay as they are while `hold` is alive.
 struct SampleRef {
   Shape input_shape;
@@ -91,10 +89,6 @@ inline constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
 /// One position of each of min(most, positions) equal parts, in a random order that follows from seed and `turn`.
 std::vector<std::size_t> draw_positions(std::size_t positions, std::size_t most, std::uint64_t seed,
                                         std::uint64_t turn);
-
-/// How many mini-batches of samples of this shape are prepared together.
-std::size_t batches_together(const LayerGeometry& geometry, const Shape& input_shape, std::size_t samples,
-                             const FinetuneConfig& config);
 
 /// Samples come in a random order, a new one each time all have come; each time positions are drawn from a sample,
 /// spread over it. Positions of the samples of several mini-batches are dealt out to these in turn, so that each

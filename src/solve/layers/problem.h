@@ -13,8 +13,6 @@
 
 namespace detent::solve {
 
-// What is solved for one layer: integers for its weights, so that its output comes closest to its targets.
-
 /// A layer's weights as a matrix [rows, fan_in], row-major, whatever layout the model stores them in: row m holds the
 /// weights of output m, in the order of the inputs that output m reads (see problem.h).
 ///

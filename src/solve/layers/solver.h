@@ -22,8 +22,6 @@
 
 namespace detent::solve {
 
-// The state of a solver, from which an interrupted layer continues.
-
 /// Where a solver saves its state now and then, so that an interrupted layer continues to the same result.
 class SolverState {
  public:

@@ -65,8 +65,6 @@ KeptSolution keep_if_better(const QuantizedWeights& weights, std::span<const flo
 /// Mean square of the inputs, of a few samples.
 double input_power(LayerSamples& samples);
 
-// Iterations of a few rows of weights on mini-batches that are in memory.
-
 /// Rows of one group are independent problems, so a few of them go through many iterations by themselves: their
 /// variables stay in the cache. For a part of the weights at a time, it computes gradient, step and the contribution to
 /// the next iteration's outputs; neither weights nor gradients are stored as a whole. One thread at a time.
@@ -100,8 +98,6 @@ class MiniBatchSteps {
   std::vector<float> values_, slope_;  // of a part of the weights
   double last_loss_ = 0;               // of one position
 };
-
-// The iterations of AdaRound and AdaQuant, on the CPU or on devices.
 
 /// AdaRound in Gram form.
 class AdaRoundIterations {

@@ -2,7 +2,6 @@
 // where d are small integers, it is a product d A and what Ŵ₀ gives, computed once.
 #include <algorithm>
 
-#include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/solver.h"
 #include "solve/layers/streamed.h"

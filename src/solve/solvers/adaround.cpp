@@ -2,7 +2,6 @@
 // E = base G − C is computed once: what a step costs is one product h G and one pass over the variables.
 #include <numeric>
 
-#include "base/parallel.h"
 #include "solve/algebra/quadratic.h"
 #include "solve/layers/solver.h"
 #include "solve/layers/streamed.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -26,6 +25,82 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::byte kKnown{1};
+
+// What inputs are that have been divided by factors, which are referred to.
+InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float> factors) {
+  auto made = grams;
+  made.fitted.divisors = factors;
+  if (made.held_back) std::visit([&](auto& by) { by.divisors = factors; }, *made.held_back);
+  return made;
+}
+
+// Of some columns, solved with these factors.
+double error_of(std::vector<float> columns, const InputGrams& grams, std::span<const float> factors,
+                const quantization::BlockFormat& format, const WeightSolvingOptions& options) {
+  for (std::size_t i = 0; i < columns.size(); ++i) columns[i] *= factors[i % factors.size()];
+  const auto by = grams_of_scaled_inputs(grams, factors);
+  return BlockSolver(by.fitted, by.held_back, format, {.method = method_of_trials(options.method)}, options.kernels,
+                     options.threads)
+      .solve(columns)
+      .error;
+}
+
+// best_input_scales() for all weights that read an input, by some columns of each; these factors and their roots are
+// tried with the method itself, and what leaves the least error on held-back samples is taken. Weights of different
+// bits are not scaled.
+InputScaling choose_scaling(const onnx::Model& model, const quantization::Placement& placement,
+                            const quantization::InputFold& fold, const InputGrams& grams,
+                            const WeightSolvingOptions& options) {
+  const auto& format = placement.tensors[fold.tensors.front()].format;
+  std::vector<float> columns;
+  for (const auto t : fold.tensors) {
+    const auto& shape = placement.tensors[t];
+    if (shape.format != format) return {};
+    const auto more = representative_columns(model.graph.initializers[shape.initializer], shape);
+    columns.insert(columns.end(), more.begin(), more.end());
+  }
+  const auto found = best_input_scales(grams.fitted, columns, format, true, options.kernels, options.threads);
+  if (found.factors.empty()) return {};
+  InputScaling best;
+  double least = error_of(columns, grams, std::vector<float>(grams.fitted.rows, 1.0F), format, options);
+  for (const double share : {1.0, 0.5}) {
+    InputScaling trial{found.factors, share * found.exponent};
+    for (auto& factor : trial.factors) factor = static_cast<float>(std::pow(factor, share));
+    const double error = error_of(columns, grams, trial.factors, format, options);
+    if (!(error < least)) continue;
+    least = error;
+    best = std::move(trial);
+  }
+  return best;
+}
+
+// With awq and automatic those that there are. Sparse weights are not scaled.
+std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::Placement& placement,
+                                              const WeightsOnlyConfig& config) {
+  const bool scales = config.method == WeightMethod::awq || config.method == WeightMethod::automatic;
+  if (!scales || config.sparsity != WeightSparsity::none) return {};
+  return quantization::input_folds(model, placement);
+}
+
+// None where there is no file, or a damaged one.
+std::optional<InputScaling> load_scaling(const std::filesystem::path& path, std::int64_t rows) {
+  const auto stored = load_sealed(path, "choice of factors");
+  const std::size_t most = sizeof(double) + static_cast<std::size_t>(rows) * sizeof(float);
+  if (stored.bytes.size() != most && stored.bytes.size() != sizeof(double)) return std::nullopt;
+  InputScaling scaling;
+  scaling.factors.resize((stored.bytes.size() - sizeof(double)) / sizeof(float));
+  StateReader reader(stored.bytes);
+  reader(scaling.exponent);
+  reader(scaling.factors);
+  return scaling;
+}
+
+void save_scaling(const std::filesystem::path& path, const InputScaling& scaling) {
+  SealedFile file(path);
+  file.write(std::as_bytes(std::span(&scaling.exponent, 1)));
+  file.write(std::as_bytes(std::span(scaling.factors)));
+  file.finish();
+}
 
 class Solving final : public GramReceiver {
  public:
@@ -205,18 +280,6 @@ class Solving final : public GramReceiver {
   std::size_t done_ = 0;
 };
 
-}  // namespace
-
-SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
-                          const quantization::Placement& placement, const std::vector<BlockStage>& stages,
-                          const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options) {
-  Solving solving(model, placement, stages, options);
-  const auto samples = sweep_grams(model, types, stages, runtime, source, options.sweep, solving);
-  return solving.take(samples);
-}
-
-namespace {
-
 using quantization::BlockTensor;
 using quantization::BlockWeight;
 
@@ -322,6 +385,14 @@ class BitErrorReceiver final : public GramReceiver {
 
 }  // namespace
 
+SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
+                          const quantization::Placement& placement, const std::vector<BlockStage>& stages,
+                          const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options) {
+  Solving solving(model, placement, stages, options);
+  const auto samples = sweep_grams(model, types, stages, runtime, source, options.sweep, solving);
+  return solving.take(samples);
+}
+
 BitErrors bit_errors(const onnx::Tensor& tensor, const BlockTensor& shape, std::span<const int> bits,
                      WeightMethod method, std::size_t threads) {
   BitErrors found;
@@ -357,81 +428,6 @@ std::vector<BitErrors> bit_errors(const onnx::Model& model, const graph::ValueTy
   BitErrorReceiver asking(model, placement, questions, method, options);
   sweep_grams(model, types, stages, runtime, source, options, asking);
   return asking.take();
-}
-
-namespace {
-
-// Of some columns, solved with these factors.
-double error_of(std::vector<float> columns, const InputGrams& grams, std::span<const float> factors,
-                const quantization::BlockFormat& format, const WeightSolvingOptions& options) {
-  for (std::size_t i = 0; i < columns.size(); ++i) columns[i] *= factors[i % factors.size()];
-  const auto by = grams_of_scaled_inputs(grams, factors);
-  return BlockSolver(by.fitted, by.held_back, format, {.method = method_of_trials(options.method)}, options.kernels,
-                     options.threads)
-      .solve(columns)
-      .error;
-}
-
-}  // namespace
-
-InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float> factors) {
-  auto made = grams;
-  made.fitted.divisors = factors;
-  if (made.held_back) std::visit([&](auto& by) { by.divisors = factors; }, *made.held_back);
-  return made;
-}
-
-InputScaling choose_scaling(const onnx::Model& model, const quantization::Placement& placement,
-                            const quantization::InputFold& fold, const InputGrams& grams,
-                            const WeightSolvingOptions& options) {
-  const auto& format = placement.tensors[fold.tensors.front()].format;
-  std::vector<float> columns;
-  for (const auto t : fold.tensors) {
-    const auto& shape = placement.tensors[t];
-    if (shape.format != format) return {};
-    const auto more = representative_columns(model.graph.initializers[shape.initializer], shape);
-    columns.insert(columns.end(), more.begin(), more.end());
-  }
-  const auto found = best_input_scales(grams.fitted, columns, format, true, options.kernels, options.threads);
-  if (found.factors.empty()) return {};
-  InputScaling best;
-  double least = error_of(columns, grams, std::vector<float>(grams.fitted.rows, 1.0F), format, options);
-  for (const double share : {1.0, 0.5}) {
-    InputScaling trial{found.factors, share * found.exponent};
-    for (auto& factor : trial.factors) factor = static_cast<float>(std::pow(factor, share));
-    const double error = error_of(columns, grams, trial.factors, format, options);
-    if (!(error < least)) continue;
-    least = error;
-    best = std::move(trial);
-  }
-  return best;
-}
-
-std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::Placement& placement,
-                                              const WeightsOnlyConfig& config) {
-  const bool scales = config.method == WeightMethod::awq || config.method == WeightMethod::automatic;
-  if (!scales || config.sparsity != WeightSparsity::none) return {};
-  return quantization::input_folds(model, placement);
-}
-
-// The exponent, and the factors where there are any.
-void save_scaling(const std::filesystem::path& path, const InputScaling& scaling) {
-  SealedFile file(path);
-  file.write(std::as_bytes(std::span(&scaling.exponent, 1)));
-  file.write(std::as_bytes(std::span(scaling.factors)));
-  file.finish();
-}
-
-std::optional<InputScaling> load_scaling(const std::filesystem::path& path, std::int64_t rows) {
-  const auto stored = load_sealed(path, "choice of factors");
-  const std::size_t most = sizeof(double) + static_cast<std::size_t>(rows) * sizeof(float);
-  if (stored.bytes.size() != most && stored.bytes.size() != sizeof(double)) return std::nullopt;
-  InputScaling scaling;
-  scaling.factors.resize((stored.bytes.size() - sizeof(double)) / sizeof(float));
-  StateReader reader(stored.bytes);
-  reader(scaling.exponent);
-  reader(scaling.factors);
-  return scaling;
 }
 
 }  // namespace detent::solve

@@ -21,30 +21,11 @@
 
 namespace detent::solve {
 
-// Factors for what products read, chosen by the sums over samples and kept where they help samples that are held back.
-
+/// Factors for what products read, chosen by the sums over samples and kept where they help samples that are held back.
 struct InputScaling {
   std::vector<float> factors;  // that rows of weights are multiplied by; empty: none help
   double exponent = 0;         // of AWQ: factors are the power of the inputs to half of it
 };
-
-/// What inputs are that have been divided by factors, which are referred to.
-InputGrams grams_of_scaled_inputs(const InputGrams& grams, std::span<const float> factors);
-
-/// best_input_scales() for all weights that read an input, by some columns of each; these factors and their
-/// roots are tried with the method itself, and what leaves the least error on held-back samples is taken. Weights of
-/// different bits are not scaled.
-InputScaling choose_scaling(const onnx::Model& model, const quantization::Placement& placement,
-                            const quantization::InputFold& fold, const InputGrams& grams,
-                            const WeightSolvingOptions& options);
-
-/// Folds that the method makes use of: with awq and automatic those that there are. Sparse weights are not scaled.
-std::vector<quantization::InputFold> folds_of(const onnx::Model& model, const quantization::Placement& placement,
-                                              const WeightsOnlyConfig& config);
-
-/// Writes a choice, and reads it again: none where there is no file, or a damaged one.
-void save_scaling(const std::filesystem::path& path, const InputScaling& scaling);
-std::optional<InputScaling> load_scaling(const std::filesystem::path& path, std::int64_t rows);
 
 struct BlockSolving {
   WeightsOnlyConfig config = {};                    // its method and sparsity
@@ -69,8 +50,6 @@ struct SolvedBlocks {
 SolvedBlocks solve_blocks(const onnx::Model& model, const graph::ValueTypes& types,
                           const quantization::Placement& placement, const std::vector<BlockStage>& stages,
                           const exec::Runtime& runtime, data::SampleSource& source, const BlockSolving& options);
-
-// The error that each number of bits would leave in a weight, found from some of its columns.
 
 /// Shares: sums of squared errors over sums of squares. Of a product's results where there are samples, else of the
 /// weight's values.

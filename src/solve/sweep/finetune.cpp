@@ -22,6 +22,7 @@
 #include "solve/layers/input_descent.h"
 #include "solve/layers/input_form.h"
 #include "solve/layers/layer_solver.h"
+#include "solve/solvers.h"
 #include "solve/sweep/layer_tuner.h"
 #include "solve/sweep/solved_layers.h"
 
@@ -328,17 +329,6 @@ class Tuning {
   std::vector<LayerTuning> results_;
 };
 
-}  // namespace
-
-std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::ValueTypes& float_types,
-                                  onnx::Model& quantized, std::vector<TunedLayer> layers, const exec::Runtime& runtime,
-                                  data::SampleSource& source, const FinetuneOptions& options,
-                                  std::vector<std::string>& notes) {
-  return Tuning(float_model, float_types, quantized, std::move(layers), runtime, source, options, notes).run();
-}
-
-namespace {
-
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kUnknown = 128 * kMiB;  // of segments whose shapes depend on values; a quarter are buffers
 constexpr std::uint64_t kBeside = 22 * kMiB;    // measured: oneDNN, a second model, heap in pieces; processors differ
@@ -444,6 +434,13 @@ std::vector<TunedLayer> planned_layers(const onnx::Model& float_model, const std
 }
 
 }  // namespace
+
+std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::ValueTypes& float_types,
+                                  onnx::Model& quantized, std::vector<TunedLayer> layers, const exec::Runtime& runtime,
+                                  data::SampleSource& source, const FinetuneOptions& options,
+                                  std::vector<std::string>& notes) {
+  return Tuning(float_model, float_types, quantized, std::move(layers), runtime, source, options, notes).run();
+}
 
 std::uint64_t planned_memory(std::uint64_t budget, bool asked_for, const onnx::Model& float_model,
                              const graph::ValueTypes& types, const std::vector<bool>& selected, std::uint64_t samples,

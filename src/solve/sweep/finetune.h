@@ -23,13 +23,10 @@
 #include "profile/trace.h"
 #include "shim/ranks.h"
 #include "solve/layers/problem.h"
-#include "solve/solvers.h"
 #include "solve/sweep/tuned_layer.h"
 #include "store/spool.h"
 
 namespace detent::solve {
-
-// How fine-tuning shares out the memory that a run may take.
 
 /// Bytes. They change no result.
 struct MemoryShares {
@@ -95,8 +92,6 @@ std::vector<LayerTuning> finetune(const onnx::Model& float_model, const graph::V
                                   onnx::Model& quantized, std::vector<TunedLayer> layers, const exec::Runtime& runtime,
                                   data::SampleSource& source, const FinetuneOptions& options,
                                   std::vector<std::string>& notes);
-
-// What fine-tuning a layer takes, and in which form it is done.
 
 /// Whether a layer is solved in mini-batches, for a configuration that config::validate() accepts: as asked, or by the
 /// number of operations. A memory budget has no say, since the form decides about the result.

@@ -18,7 +18,7 @@
 #include "graph/index.h"
 #include "onnx/model.h"
 #include "onnx/tensor.h"
-#include "quantization/blocks/block_weights.h"
+#include "quantization/placement/placement.h"
 #include "solve/algebra/kernels.h"
 #include "solve/blocks/block_error.h"
 #include "store/spool.h"
@@ -93,8 +93,6 @@ std::uint64_t sweep_grams(const onnx::Model& model, const graph::ValueTypes& typ
 /// its nodes and a spool, in several.
 std::uint64_t sweep_values(const onnx::Model& model, const graph::ValueTypes& types, const exec::Runtime& runtime,
                            data::SampleSource& source, const std::vector<int>& cuts, const GramSweepOptions& options);
-
-// Columns of a weight that stand for all of them where something is tried out.
 
 /// Up to two pieces of kColumnsTogether columns (of long ones fewer), evenly spread, one after another. Throws what
 /// read_columns() throws.

@@ -19,12 +19,9 @@
 #include "shim/ranks.h"
 #include "solve/layers/mini_batches.h"
 #include "solve/layers/solver.h"
-#include "solve/sweep/tuned_layer.h"
 #include "store/spool.h"
 
 namespace detent::solve {
-
-// One form of file for all of them.
 
 /// A file that ends with the fingerprint of what is before it. It is there after finish(), or not at all.
 class SealedFile {
@@ -47,8 +44,6 @@ struct SealedBytes {
   std::span<const std::byte> bytes;
 };
 SealedBytes load_sealed(const std::filesystem::path& path, const char* what);
-
-// Layers.
 
 struct SolvedLayer {
   LayerTuning tuning;
@@ -87,8 +82,7 @@ class SolvedLayers {
   std::stop_token stop_;
 };
 
-// The state of a layer that is being solved, in a file of the run's directory.
-
+/// The state of a layer that is being solved, in a file of the run's directory.
 class LayerState final : public SolverState {
  public:
   /// `seconds`: how often it is due.
@@ -106,8 +100,6 @@ class LayerState final : public SolverState {
   std::chrono::duration<double> seconds_;
   Clock::time_point saved_ = Clock::now();
 };
-
-// A layer's samples in the spool.
 
 /// Inputs and targets of one layer for some of the samples, in a lane of the spool that is closed at the end.
 class StoredSamples final : public LayerSamples {

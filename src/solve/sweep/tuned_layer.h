@@ -76,8 +76,6 @@ std::vector<std::byte> stored_bias(const onnx::Model& quantized, const TunedLaye
 /// Stores these bytes as the layer's bias.
 void replace_bias(onnx::Model& quantized, const TunedLayer& layer, onnx::TensorData data);
 
-// Which layers are solved from one pass over the samples, and where that cuts the two models.
-
 /// Layers that are solved from one pass: none of them is before the input of another.
 struct Stage {
   std::vector<std::size_t> layers;

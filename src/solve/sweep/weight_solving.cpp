@@ -19,6 +19,18 @@ namespace {
 constexpr auto kTogether = static_cast<std::int64_t>(kColumnsTogether);
 constexpr std::array<std::string_view, 3> kMethodNames{"nearest", "search", "gptq"};
 
+// awq is search on weights that have been scaled.
+BlockMethod solver_of(WeightMethod method) {
+  switch (method) {
+    case WeightMethod::nearest: return BlockMethod::nearest;
+    case WeightMethod::search:
+    case WeightMethod::awq: return BlockMethod::search;
+    case WeightMethod::gptq: return BlockMethod::gptq;
+    case WeightMethod::automatic: break;
+  }
+  return BlockMethod::automatic;
+}
+
 class WeightSolving {
  public:
   WeightSolving(const onnx::Tensor& tensor, const quantization::BlockTensor& shape, const InputGrams& grams,
@@ -147,17 +159,6 @@ class WeightSolving {
 std::uint64_t memory_of_piece(std::int64_t rows) {
   constexpr std::uint64_t kMostArrays = 9;  // of floats, see BlockGptq, TwoOfFour and BlockSolution
   return kMostArrays * sizeof(float) * kColumnsTogether * static_cast<std::uint64_t>(rows);
-}
-
-BlockMethod solver_of(WeightMethod method) {
-  switch (method) {
-    case WeightMethod::nearest: return BlockMethod::nearest;
-    case WeightMethod::search:
-    case WeightMethod::awq: return BlockMethod::search;
-    case WeightMethod::gptq: return BlockMethod::gptq;
-    case WeightMethod::automatic: break;
-  }
-  return BlockMethod::automatic;
 }
 
 BlockMethod method_of_trials(WeightMethod method) {

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -15,7 +14,6 @@
 #include "detent/config.h"
 #include "onnx/tensor.h"
 #include "quantization/blocks/block_stream.h"
-#include "quantization/blocks/block_weights.h"
 #include "quantization/blocks/blocks.h"
 #include "shim/ranks.h"
 #include "solve/algebra/kernels.h"
@@ -24,8 +22,6 @@
 #include "solve/sweep/solved_layers.h"
 
 namespace detent::solve {
-
-// Solutions of weights in blocks, in a file each, as they are found.
 
 /// How a weight was solved.
 struct BlockVerdict {
@@ -65,9 +61,6 @@ class BlockWriter {
   std::vector<float> scales_;
   std::vector<std::uint8_t> zero_points_;
 };
-
-/// What solves a weight that is given as it is: awq is search on weights that have been scaled.
-BlockMethod solver_of(WeightMethod method);
 
 /// What stands for the method where something is tried out: the other rungs of automatic matter to single columns.
 BlockMethod method_of_trials(WeightMethod method);

@@ -207,7 +207,7 @@ class Program {
  public:
   Program() {
     app_.require_subcommand(0, 1);
-    for (const auto& [command, name] : config::commands()) {
+    for (const auto& [command, name] : config::kCommands) {
       auto sub = commands_.emplace_back(std::make_shared<Forgetful>("", std::string(name)));
       const auto declared = std::make_shared<cli::DeclaredOptions>(*sub, command);
       sub->callback([declared, command = command] { read_options(*declared, command); });
@@ -271,8 +271,8 @@ const bool isolated = cli::is_isolated = true;
 
 void run_yaml(Bytes input) {
   Parts parts(input);
-  const auto commands = config::commands();
-  const auto& [command, name] = commands[parts.byte() % commands.size()];
+  const auto& commands = config::kCommands;
+  const auto& [command, name] = commands[parts.byte() % std::size(commands)];
   const MemoryFile file(parts.rest());
   Words words{"detent", std::string(name), "model.onnx", "--config", file.path()};
   if (command == config::kQuantize || command == config::kCalibrate) words.insert(words.end(), {"-o", "out"});
