@@ -50,7 +50,8 @@ constexpr const char* kCandidate = "candidate.onnx";
 
 }  // namespace
 
-Evaluator::Evaluator(TrialEnv env) : env_(std::move(env)) {}
+Evaluator::Evaluator(TrialEnv env)
+    : env_(std::move(env)), float_results_(env_.weights, run::guard_options(env_.options).disk) {}
 
 // Of trials, whose passes are told by what they are for.
 run::Context Evaluator::context() const {
@@ -128,7 +129,7 @@ run::DeployedFidelity Evaluator::deployed(const std::filesystem::path& file) {
   source().rewind();
   source().skip(samples.skipped);
   return run::deployed_fidelity(env_.runtime, options().model, file, source(), samples.count,
-                                run::guard_options(options()), {}, &float_runs_);
+                                run::guard_options(options()), {}, &float_results_);
 }
 
 std::vector<TrialResult> Evaluator::run(const Draft& draft, const quantization::AssignedValues& tapped,
