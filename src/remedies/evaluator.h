@@ -148,7 +148,7 @@ class Evaluator {
   double score(const Draft& draft, const quantization::Assignment& assignment);
   /// On the judging samples, of a quantized model as it would be written and run.
   run::DeployedFidelity deployed(const onnx::Model& quantized);
-  /// What the float model gives as deployed: for others who compare with it.
+  /// What the float model gives, in trials and as deployed.
   run::FloatResults& float_results() { return float_results_; }
 
   /// The types of the draft's values, with the shapes of the first sample.
@@ -175,7 +175,6 @@ class Evaluator {
   std::string_view purpose_ = "as rounded";
   std::optional<run::ContentOrderedSamples> source_;
   std::optional<TrialRunner> runner_;
-  References references_;
   std::vector<int> parts_;
   std::optional<TrialResult> judged_;
   std::optional<graph::ValueTypes> static_types_;
