@@ -396,11 +396,12 @@ Comparison compare_within_time(const CompareOptions& options) {
       options.progress("compare", comparison.samples, most_of(*source, options, comparison.samples));
     return outputs;
   };
-  run::FloatRuns in_float({run_layers, [&] { layers.close(); }}, *source, std::numeric_limits<std::size_t>::max());
-  const bool follows = !decisions.taps().empty();         // then a sample's runs belong together
-  if (!follows) in_float.run_ahead(run::kFloatRunBytes);  // so that the deployed model need not stand beside both
   run::RoundedSession deployed(runtime, quantized.model, quantized.low, decisions.taps(), quantized.where,
                                with_edits({exec::SessionMode::deployed, options.threads, options.stop}, decisions));
+  run::FloatResults waiting(options.resources.work_dir.value_or(default_work_dir()),
+                            options.resources.disk_budget.value_or(std::numeric_limits<std::uint64_t>::max()));
+  run::FloatRuns in_float({run_layers, [&] { layers.close(); }}, *source, std::numeric_limits<std::size_t>::max(),
+                          {waiting, false, decisions, [&] { deployed.close(); }});
 
   std::vector<run::SampleSums> output_sums(output_names.size());
   run::NextTokenSums token_sums;

@@ -252,7 +252,7 @@ void take(const Comparison& comparison, AccuracyResult& accuracy) {
 }
 
 // As the runtime computes the file.
-void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
+void measure_file(const QuantizeOptions& options, QuantizeResult& result, run::FloatResults* kept = nullptr) {
   const exec::Runtime runtime(options.runtime, options.resources.sample_time_limit);
   const auto inputs = run::with_dimensions_of(run::input_specs(onnx::read_model(options.model)),
                                               run::input_specs(onnx::read_model(options.output)));
@@ -261,8 +261,8 @@ void measure_file(const QuantizeOptions& options, QuantizeResult& result) {
   const auto tell = [&](std::uint64_t done) {
     if (options.progress) options.progress("proof", done, std::max<std::uint64_t>(done, kCompared));
   };
-  const auto found =
-      run::deployed_fidelity(runtime, options.model, options.output, *source, count, run::guard_options(options), tell);
+  const auto found = run::deployed_fidelity(runtime, options.model, options.output, *source, count,
+                                            run::guard_options(options), tell, kept);
   if (found.cache_db) result.notes.push_back(words_of_caches(*found.cache_db));
   for (auto& words : run::notes_on_uncompared_outputs(found)) {
     if (std::find(result.notes.begin(), result.notes.end(), words) == result.notes.end())
@@ -289,11 +289,11 @@ Comparison compare_made(const CompareOptions& request) {
 
 }  // namespace
 
-void measure_on_more(const QuantizeOptions& options, QuantizeResult& result) {
+void measure_on_more(const QuantizeOptions& options, QuantizeResult& result, run::FloatResults* kept) {
   const auto available = std::min<std::uint64_t>(compared_samples(result), result.samples);
   if (!result.accuracy || result.accuracy->samples == 0 || available <= result.accuracy->samples) return;
   if (run::seconds_of_pairs(options.output) >= run::kSlowToLoad) return;
-  measure_file(options, result);
+  measure_file(options, result, kept);
 }
 
 void check_samples(const QuantizeOptions& options) {

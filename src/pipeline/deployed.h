@@ -39,7 +39,7 @@ void time_models(const QuantizeOptions& options, const std::vector<Deployed>& qu
 
 /// QuantizeResult::accuracy on all samples, or as many as take two seconds, where it is known on fewer and latencies
 /// are known.
-void measure_on_more(const QuantizeOptions& options, QuantizeResult& result);
+void measure_on_more(const QuantizeOptions& options, QuantizeResult& result, run::FloatResults* kept);
 
 /// QuantizeResult::accuracy: SQNR and cosine of the worst output on the first samples, as the runtime computes the
 /// file; where its CPU has no kernels, as devices do. Without room for both models, or where the samples can be read

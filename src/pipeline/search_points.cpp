@@ -70,11 +70,11 @@ SearchPoints::SearchPoints(const SearchOptions& options, Run& run, std::filesyst
       waiting_(std::move(waiting)),
       inputs_(run::input_specs(onnx::read_model(options.model))) {
   paths::make_folder(folder_);
+  float_results_.emplace(folder_, run::guard_options(run.options).disk);
   open_samples();
   const auto all = source_->sample_count();
   judged_ = std::min(all, std::max(all / kJudgedShare, kJudgedAtLeast));
   of_samples_ = run::fingerprint_of(*source_);
-  float_runs_.limit = remedies::share_of_budget(options.resources, float_runs_.limit);
 }
 
 // Anew each time: making a model reads the same stream in between.
@@ -97,7 +97,7 @@ run::DeployedFidelity SearchPoints::write_mixture(SearchPoint& point, const std:
   options.output = file;
   open_samples();
   run::Prover prove(options, &*run_.runtime);
-  prove.judge(*source_, source_->sample_count() - judged_, judged_, &float_runs_);
+  prove.judge(*source_, source_->sample_count() - judged_, judged_, &*float_results_);
   run::write_output(model, options, &prove, told);
   point.bytes = told.model_bytes_after;
   return *prove.fidelity();
@@ -124,7 +124,7 @@ run::DeployedFidelity SearchPoints::write_alone(SearchPoint& point, const std::f
   open_samples();
   source_->skip(source_->sample_count() - judged_);
   return run::deployed_fidelity(*run_.runtime, options_.model, file, *source_, judged_, run::guard_options(options), {},
-                                &float_runs_);
+                                &*float_results_);
 }
 
 // By what the model follows from beside the float one.
@@ -288,7 +288,7 @@ void SearchPoints::make(SearchPoint& point) {
   trim_heap();  // of the model before
   failpoint("search.point", options_.stop);
   const auto file = file_of(point);
-  const bool float_has_run = float_runs_.are_all;
+  const bool float_has_run = !float_results_->is_empty();
   const auto found = point.node_formats.empty() ? write_alone(point, file) : write_mixture(point, file);
   inferences_ += (float_has_run ? 1 : 2) * judged_;
   point.error = std::pow(10, -found.sqnr_db / 10);

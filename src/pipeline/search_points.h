@@ -115,7 +115,7 @@ class SearchPoints {
   double float_seconds_ = 0;  // of one sample
   std::optional<double> float_score_;
   bool cut_off_ = false;
-  run::KeptFloatRuns float_runs_;  // of those that judge
+  std::optional<run::FloatResults> float_results_;  // of those that judge
   std::vector<std::string> notes_;
   std::uint64_t inferences_ = 0;
 };

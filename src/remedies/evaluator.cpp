@@ -49,7 +49,8 @@ constexpr const char* kCandidate = "candidate.onnx";
 
 }  // namespace
 
-Evaluator::Evaluator(TrialEnv env) : env_(std::move(env)) {}
+Evaluator::Evaluator(TrialEnv env)
+    : env_(std::move(env)), float_results_(env_.weights, run::guard_options(env_.options).disk) {}
 
 // Of trials, whose passes are told by what they are for.
 run::Context Evaluator::context() const {
@@ -83,7 +84,6 @@ bool Evaluator::has_rows_for_samples() {
 
 void Evaluator::release_trial_memory() {
   runner_.reset();
-  references_ = {};
   if (source_) source_->keep(false);
   trim_heap();
 }
@@ -127,16 +127,16 @@ run::DeployedFidelity Evaluator::deployed(const std::filesystem::path& file) {
   source().rewind();
   source().skip(samples.skipped);
   return run::deployed_fidelity(env_.runtime, options().model, file, source(), samples.count,
-                                run::guard_options(options()), {}, &float_runs_);
+                                run::guard_options(options()), {}, &float_results_);
 }
 
 std::vector<TrialResult> Evaluator::run(const Draft& draft, const quantization::AssignedValues& tapped,
                                         std::span<const Trial> trials, TrialSamples samples,
                                         decltype(TrialOptions::watch) watch, const quantization::Placement* placement) {
   const auto& marks = placement != nullptr ? *placement : draft.assignment.placement;
-  if (watch) return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch), &references_);
+  if (watch) return runner(draft.prepared).run(marks, tapped, trials, samples, std::move(watch), &float_results_);
   return share_trials(options().resources.ranks, trials, options().stop, [&](std::span<const Trial> some) {
-    return runner(draft.prepared).run(marks, tapped, some, samples, {}, &references_);
+    return runner(draft.prepared).run(marks, tapped, some, samples, {}, &float_results_);
   });
 }
 
@@ -164,7 +164,7 @@ std::vector<int> Evaluator::parts_in(const TrialModel& model, const Draft& draft
 
 TrialResult Evaluator::judge(const Draft& draft, const quantization::AssignedValues& tapped,
                              const quantization::Placement& placement, const Trial& trial) {
-  return runner(draft.prepared).run(placement, tapped, {&trial, 1}, judging_samples(), {}, &references_).front();
+  return runner(draft.prepared).run(placement, tapped, {&trial, 1}, judging_samples(), {}, &float_results_).front();
 }
 
 TrialResult Evaluator::judge(const Draft& draft, const quantization::Assignment& assignment) {

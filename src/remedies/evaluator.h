@@ -148,8 +148,8 @@ class Evaluator {
   double score(const Draft& draft, const quantization::Assignment& assignment);
   /// On the judging samples, of a quantized model as it would be written and run.
   run::DeployedFidelity deployed(const onnx::Model& quantized);
-  /// What the float model gives on the judging samples, where that takes little: for others who compare on them.
-  run::KeptFloatRuns& float_runs() { return float_runs_; }
+  /// What the float model gives, in trials and as deployed.
+  run::FloatResults& float_results() { return float_results_; }
 
   /// The types of the draft's values, with the shapes of the first sample.
   const graph::ValueTypes& static_types(const Draft& draft);
@@ -171,18 +171,15 @@ class Evaluator {
 
   run::Context context() const;
 
-  static constexpr std::uint64_t kKeptBytes = std::uint64_t{4} << 20;
-
   TrialEnv env_;
   std::string_view purpose_ = "as rounded";
   std::optional<run::ContentOrderedSamples> source_;
   std::optional<TrialRunner> runner_;
-  References references_;
   std::vector<int> parts_;
   std::optional<TrialResult> judged_;
   std::optional<graph::ValueTypes> static_types_;
   std::optional<double> float_score_;
-  run::KeptFloatRuns float_runs_{.limit = kKeptBytes};
+  run::FloatResults float_results_;
 };
 
 // What the stages behind calibration take, told before the run: so that a plan names the peak of the whole run, and a

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/parallel.h"
 #include "base/paths.h"
 #include "base/process.h"
@@ -123,7 +124,7 @@ class Trials {
       if (options_.spool != nullptr) branch_.release(segment, run, true);
       if (t == 0) {
         reference = std::move(values);
-        keep_reference(s, names, reference);
+        if (keeps_references()) options_.references->keep(key_of(s, names), reference);
       } else {
         for (std::size_t i = 0; i < names.size(); ++i) add(results_[t - 1], names[i], reference[i], values[i]);
       }
@@ -134,32 +135,22 @@ class Trials {
     }
   }
 
-  // Of a run in one piece; empty: not kept.
-  std::vector<data::Array> kept_reference(std::size_t s, const std::vector<std::string>& names) const {
-    std::vector<data::Array> kept;
-    if (options_.references == nullptr || options_.spool != nullptr || options_.watch || !model_.held.empty())
-      return kept;
-    for (const auto& name : names) {
-      const auto& known = options_.references->values;
-      const auto found = known.find({options_.samples.skipped + s, name});
-      if (found == known.end()) return {};
-      kept.push_back(found->second);
-    }
-    return kept;
+  // Of these values of a sample.
+  std::string key_of(std::size_t s, const std::vector<std::string>& names) const {
+    Hasher hasher;
+    for (const auto& name : names) hasher.add(name + '\n');
+    hasher.add(static_cast<std::uint64_t>(options_.samples.skipped + s));
+    return hasher.result().text();
   }
 
-  void keep_reference(std::size_t s, const std::vector<std::string>& names,
-                      const std::vector<data::Array>& values) const {
-    auto* references = options_.references;
-    if (references == nullptr || !model_.held.empty()) return;
-    constexpr std::uint64_t kEntry = 256;  // beside its bytes: small results come in great numbers
-    std::uint64_t bytes = names.size() * kEntry;
-    for (const auto& value : values) bytes += value.bytes.size();
-    if (references->bytes + bytes > options_.reference_bytes) return;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto [at, is_new] = references->values.try_emplace({options_.samples.skipped + s, names[i]}, values[i]);
-      if (is_new) references->bytes += values[i].bytes.size() + kEntry;
-    }
+  bool keeps_references() const {
+    return options_.references != nullptr && options_.spool == nullptr && model_.held.empty();
+  }
+
+  // Empty: not kept.
+  std::vector<data::Array> kept_reference(std::size_t s, const std::vector<std::string>& names) const {
+    const bool is_kept = keeps_references() && !options_.watch && options_.references->holds(key_of(s, names));
+    return is_kept ? options_.references->get(key_of(s, names)) : std::vector<data::Array>();
   }
 
   static std::vector<std::string> measured_values(const TrialModel& model) {
@@ -273,7 +264,7 @@ double worst_cosine(const TrialResult& result) {
 std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placement,
                                           const quantization::AssignedValues& values, std::span<const Trial> trials,
                                           TrialSamples samples, decltype(TrialOptions::watch) watch,
-                                          References* references) {
+                                          run::FloatResults* references) {
   const auto model = make_trial_model(prepared_.model, prepared_.types, placement, values);
   run::Context context = context_;
   context.directory /= "trials";
@@ -286,7 +277,6 @@ std::vector<TrialResult> TrialRunner::run(const quantization::Placement& placeme
                              .cuts = model.map_cuts(sweep_->cuts),
                              .spool = sweep_->spool.get(),
                              .references = references,
-                             .reference_bytes = share_of_budget(context.resources, kReferenceBytes),
                              .watch = std::move(watch)});
   sweep_->spool.reset();
   paths::remove(context.directory);

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -15,6 +14,7 @@
 #include "exec/session.h"
 #include "remedies/fallback.h"
 #include "remedies/trial_model.h"
+#include "run/comparison/deployed_fidelity.h"
 #include "run/comparison/pairing.h"
 #include "run/context.h"
 #include "run/model/prepare.h"
@@ -30,20 +30,12 @@ struct TrialSamples {
   std::size_t skipped = 0;
 };
 
-/// Results of the float model by position of the sample and by name.
-struct References {
-  std::map<std::pair<std::size_t, std::string>, data::Array> values;
-  std::uint64_t bytes = 0;  // of them all
-};
-inline constexpr std::uint64_t kReferenceBytes = std::uint64_t{16} << 20;
-
 struct TrialOptions {
   TrialSamples samples;
   std::vector<int> cuts = {};     // of the trial model
   store::Spool* spool = nullptr;  // needed where it is cut
-  /// Those that are there are not computed again, and others are kept up to `reference_bytes`.
-  References* references = nullptr;
-  std::uint64_t reference_bytes = kReferenceBytes;
+  /// Of the float model in one piece: those that are there are not computed again.
+  run::FloatResults* references = nullptr;
   /// Is shown the marked values of the float model's runs, by their marks; may be empty.
   std::function<void(const std::string& mark, const data::TensorView& value)> watch = {};
 };
@@ -94,7 +86,7 @@ class TrialRunner {
   /// met.
   std::vector<TrialResult> run(const quantization::Placement& placement, const quantization::AssignedValues& values,
                                std::span<const Trial> trials, TrialSamples samples,
-                               decltype(TrialOptions::watch) watch = {}, References* references = nullptr);
+                               decltype(TrialOptions::watch) watch = {}, run::FloatResults* references = nullptr);
 
  private:
   void plan_sweep(const quantization::Placement& placement, const run::Context& context);

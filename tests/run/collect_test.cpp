@@ -24,6 +24,7 @@
 #include "quantization/placement/value_kinds.h"
 #include "quantization/support.h"
 #include "run/collect.h"
+#include "run/comparison/deployed_fidelity.h"
 #include "run/comparison/pairing.h"
 #include "run/comparison/segmented_runs.h"
 #include "run/model/proposals.h"
@@ -565,6 +566,96 @@ TEST(SegmentedRuns, GiveWhatTheModelGivesInOnePiece) {
     }
     EXPECT_FALSE(runs.next());
   }
+}
+
+// A float model that gives what it reads, and a model beside it.
+struct TwoModels {
+  bool float_is_open = false, other_is_open = false;
+  std::size_t loaded = 0, ran = 0, together = 0, ran_first = 0;
+
+  FloatModel of_float() {
+    return {[this](const data::Sample& sample) {
+              loaded += float_is_open ? 0 : 1;
+              float_is_open = true;
+              together += other_is_open ? 1 : 0;
+              ++ran;
+              return sample.inputs;
+            },
+            [this] { float_is_open = false; }};
+  }
+  ModelTurns turns(FloatResults& waiting, bool shared, SharedDecisions& decisions) {
+    return {waiting, shared, decisions, [this] { other_is_open = false; },
+            [this](const auto&) { run_other(), ++ran_first; }};
+  }
+  void run_other() {
+    other_is_open = true;
+    together += float_is_open ? 1 : 0;
+  }
+};
+
+class Repeated final : public data::SampleSource {
+ public:
+  explicit Repeated(std::size_t count) : count_(count) {}
+  std::optional<data::Sample> next() override {
+    if (next_ == count_) return std::nullopt;
+    const auto s = next_++;
+    return data::Sample{fmt::format("{}", s), {random_floats({1 << 19}, static_cast<unsigned>(s))}};  // 2 MiB
+  }
+  void rewind() override { next_ = 0; }
+  std::size_t sample_count() const override { return count_; }
+  std::vector<std::string> notes() const override { return {}; }
+
+ private:
+  std::size_t count_, next_ = 0;
+};
+
+TEST(FloatRuns, TakeTurnsWithTheOtherModel) {
+  constexpr std::uint64_t kTurns = std::uint64_t{16} << 20;  // half of it for a turn: two samples with their results
+  auto first = picture(), second = picture();
+  SharedDecisions decisions(runtime(), first, second);
+  for (const std::uint64_t disk : {kTurns, kTurns / 4, std::uint64_t{0}}) {
+    SCOPED_TRACE(disk);
+    const TempDir folder;
+    FloatResults waiting(folder.path(), disk, kTurns);
+    TwoModels models;
+    Repeated source(7);
+    FloatRuns runs(models.of_float(), source, 5, models.turns(waiting, false, decisions));
+    for (unsigned s = 0; s < 5; ++s) {
+      const auto run = runs.next();
+      ASSERT_TRUE(run);
+      models.run_other();
+      EXPECT_EQ(run->sample.origin, fmt::format("{}", s));
+      EXPECT_EQ(floats_of(run->results.at(0)), floats_of(random_floats({1 << 19}, s)));
+      EXPECT_EQ(floats_of(run->sample.inputs.at(0)), floats_of(run->results[0]));
+    }
+    EXPECT_FALSE(runs.next());
+    EXPECT_EQ(models.ran, 5U);
+    EXPECT_EQ(models.ran_first, 5U);
+    EXPECT_EQ(models.together == 0, disk == kTurns);
+    EXPECT_EQ(models.loaded, disk == kTurns ? 3U : 1U);
+  }
+}
+
+TEST(FloatRuns, AreMadeOnceForAllWhoShareThem) {
+  auto first = picture(), second = picture();
+  SharedDecisions decisions(runtime(), first, second);
+  const TempDir folder;
+  FloatResults kept(folder.path(), std::uint64_t{1} << 30);
+  TwoModels models;
+  Repeated source(6);
+  for (const std::size_t most : {4U, 6U, 6U}) {
+    source.rewind();
+    source.skip(6 - most);
+    FloatRuns runs(models.of_float(), source, most, models.turns(kept, true, decisions));
+    for (std::size_t s = 6 - most; s < 6; ++s) {
+      const auto run = runs.next();
+      ASSERT_TRUE(run);
+      EXPECT_EQ(floats_of(run->results.at(0)), floats_of(random_floats({1 << 19}, static_cast<unsigned>(s))));
+    }
+    EXPECT_FALSE(runs.next());
+  }
+  EXPECT_EQ(models.ran, 6U);
+  EXPECT_EQ(models.loaded, 2U);
 }
 
 TEST(Passes, AreLeftOutByName) {

@@ -412,7 +412,7 @@ void write_integers(Run& run) {
   // Small floats have no trials to choose by, but what is written can be told of.
   const bool tells = work.measured || (work.evaluator && is_float(options.config.activation_type));
   const auto judged = tells ? std::optional(work.evaluator->judging_samples()) : std::nullopt;
-  if (judged) prove.judge(work.evaluator->source(), judged->skipped, judged->count, &work.evaluator->float_runs());
+  if (judged) prove.judge(work.evaluator->source(), judged->skipped, judged->count, &work.evaluator->float_results());
   TargetNotes told;
   // What is told of the integers is what the consumer makes of them.
   if (!run.recipe.target->is_ort_cpu)

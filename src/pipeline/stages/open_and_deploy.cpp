@@ -234,7 +234,8 @@ void time_result(Run& run) {
 
 void compare_on_more(Run& run) {
   const auto scope = run.profiler.scope(run::kComparisonStage);
-  measure_on_more(run.options, run.result);
+  auto& evaluator = run.integers->evaluator;
+  measure_on_more(run.options, run.result, evaluator ? &evaluator->float_results() : nullptr);
 }
 
 void compare_result(Run& run) {

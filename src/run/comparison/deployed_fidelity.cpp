@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/paths.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "exec/emit.h"
@@ -23,6 +24,7 @@
 #include "run/comparison/outcome.h"
 #include "run/comparison/pairing.h"
 #include "run/comparison/segmented_runs.h"
+#include "run/files/run_directory.h"
 #include "run/model/finish.h"
 #include "run/model/prepare.h"
 #include "run/samples/samples.h"
@@ -49,56 +51,6 @@ onnx::Model read_runnable(const exec::Runtime& runtime, const std::filesystem::p
   graph::half_floats_to_float32(model, file_store(directory->path(), "float"), true);
   return model;
 }
-
-// Runs that wait for those of the other model, on disk but for a few MiB.
-class WaitingRuns {
- public:
-  WaitingRuns(const std::filesystem::path& parent, std::uint64_t disk)
-      : most_(std::min(kOnDisk, disk)),
-        directory_(parent),
-        spool_({.directory = directory_.path(), .memory_bytes = kInMemory, .buffer_bytes = kInMemory}) {}
-
-  /// Up to a limit of bytes; whether these are all.
-  bool take(FloatRuns& runs) {
-    while (bytes_ < most_) {
-      auto run = runs.next();
-      if (!run) return true;
-      bytes_ += bytes_of(run->sample.inputs) + bytes_of(run->results);
-      inputs_.push_back(run->sample.inputs.size());
-      origins_.push_back(std::move(run->sample.origin));
-      auto record = std::move(run->sample.inputs);
-      std::move(run->results.begin(), run->results.end(), std::back_inserter(record));
-      spool_.put(lane_, origins_.size() - 1, std::move(record));
-    }
-    return false;
-  }
-
-  /// Those that wait, and then the others.
-  std::optional<FloatRun> next(FloatRuns& others) {
-    if (told_ == origins_.size()) return others.next();
-    auto record = spool_.get(lane_, told_);
-    if (!record) throw resource_error(fmt::format("a working file in '{}' is damaged", directory_.path().string()));
-    spool_.release(lane_, told_);
-    const auto results = record->begin() + static_cast<std::ptrdiff_t>(inputs_[told_]);
-    FloatRun run{{origins_[told_], {}}, {results, record->end()}};
-    record->erase(results, record->end());
-    run.sample.inputs = std::move(*record);
-    ++told_;
-    return run;
-  }
-
- private:
-  static constexpr std::uint64_t kInMemory = std::uint64_t{4} << 20, kOnDisk = std::uint64_t{64} << 20;
-
-  std::uint64_t most_;
-  TempDir directory_;
-  store::Spool spool_;
-  store::Spool::Lane lane_ = spool_.open("runs");
-  std::vector<std::string> origins_;
-  std::vector<std::size_t> inputs_;  // of each
-  std::uint64_t bytes_ = 0;
-  std::size_t told_ = 0;
-};
 
 struct OutputSums {
   std::string name;
@@ -196,7 +148,7 @@ bool runs_bfloat16(const exec::Runtime& runtime, const std::filesystem::path& fi
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options, const std::function<void(std::uint64_t)>& told,
-                                   KeptFloatRuns* kept) {
+                                   FloatResults* kept) {
   trim_heap();  // of what was there before: two models run beside each other now
   std::optional<TempDir> raised;
   auto original = read_runnable(runtime, float_model, options, model.parent_path(), raised);
@@ -208,27 +160,36 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   const auto mode = options.saves_memory ? planning::session_mode_for(original) : exec::SessionMode::deployed;
   const bool follows = !decisions.taps().empty();  // then a sample's runs belong together
   const auto open_original = [&] {
-    if (follows || raised || options.saves_memory)
-      return open(runtime, original, decisions.taps(), options, mode);  // weights stay where they are mapped
+    constexpr std::uint64_t kLarge = std::uint64_t{8} << 20;  // of smaller files, mapped weights take more
+    if (follows || raised || options.saves_memory || paths::size_of(float_model) >= kLarge)
+      return open(runtime, original, decisions.taps(), options, mode);
     return exec::Session::of_file(runtime, float_model, {mode, options.threads, options.stop});  // takes a copy less
   };
   const auto runner = model_of_session(open_original, &recorder);
-  FloatRuns in_float(runner, source, most, follows ? nullptr : kept);
+  const auto inputs = input_specs(quantized);
+  std::optional<exec::GuardedSession> deployed;
+  std::optional<exec::Session> following;
+  const auto run_deployed = [&](const data::Sample& sample) {
+    if (!deployed) deployed.emplace(runtime, model, options);
+    exec::give_back_unused(runtime);
+    return deployed->run(with_cache_of(sample.inputs, inputs), fmt::format("sample '{}'", sample.origin));
+  };
+  // Results of other decisions cannot be compared: then the file's own run shows only that it runs.
+  const auto run_following = [&](const data::Sample& sample) {
+    deployed.reset();
+    if (!following) following.emplace(open(runtime, quantized, decisions.taps(), options));
+    return following->run(with_cache_of(sample.inputs, inputs), fmt::format("sample '{}'", sample.origin), &player);
+  };
+  std::optional<FloatResults> waiting;
+  if (kept == nullptr) kept = &waiting.emplace(model.parent_path(), options.disk);
+  ModelTurns turns{*kept, !waiting && !follows, decisions, [&] { deployed.reset(), following.reset(); }};
+  if (follows) turns.run_first = [&](const data::Sample& sample) { (void)run_deployed(sample); };
+  FloatRuns in_float(runner, source, most, turns);
   std::optional<SegmentedRuns> in_segments;
   if (!follows && SegmentedRuns::suits(original, options.disk)) {
     in_segments.emplace(runtime, original, options, model.parent_path(),
                         [&, left = most]() mutable { return left-- > 0 ? source.next() : std::nullopt; });
   }
-  std::optional<WaitingRuns> waiting;  // so that the two models need not stand in memory together
-  if (!follows && !in_segments) {
-    waiting.emplace(model.parent_path(), options.disk);
-    if (waiting->take(in_float)) runner.close();
-  }
-  const auto inputs = input_specs(quantized);
-  exec::GuardedSession deployed(runtime, model, options);
-  // Results of other decisions cannot be compared: then the file's own run shows only that it runs.
-  std::optional<exec::Session> following;
-  if (follows) following.emplace(open(runtime, quantized, decisions.taps(), options));
   std::vector<std::string> names;
   for (const auto& output : original.graph.outputs) names.push_back(output.name);
   const auto tokens = find_tokens(input_specs(original), names);
@@ -237,15 +198,9 @@ DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::file
   auto channels = channels_of(original, names);
   NextTokenSums token_sums;
   DeployedFidelity found;
-  while (const auto expected = in_segments ? in_segments->next()
-                               : waiting   ? waiting->next(in_float)
-                                           : in_float.next()) {
+  while (const auto expected = in_segments ? in_segments->next() : in_float.next()) {
     const auto& [sample, x] = *expected;
-    const auto where = fmt::format("sample '{}'", sample.origin);
-    const auto given = with_cache_of(sample.inputs, inputs);
-    exec::give_back_unused(runtime);
-    auto y = deployed.run(given, where);
-    if (following) y = following->run(given, where, &player);
+    const auto y = follows ? run_following(sample) : run_deployed(sample);
     judged = judged_outputs(types_of(x), types_of(y));
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (found.samples == 0 && !data::holds_numbers(x[i].type)) found.without_numbers.push_back(names[i]);
@@ -294,68 +249,80 @@ double metric_value(const DeployedFidelity& fidelity, AccuracyMetric metric) {
   return fidelity.next_tokens->float_perplexity / fidelity.next_tokens->perplexity;
 }
 
-namespace {
+FloatResults::FloatResults(const std::filesystem::path& parent, std::uint64_t disk, std::uint64_t turns)
+    : has_room_(disk >= turns),
+      most_(std::max(std::min(disk, turns), kInMemory) / 2),
+      directory_(parent),
+      spool_({.directory = directory_.path(), .memory_bytes = kInMemory, .buffer_bytes = kInMemory}),
+      results_(spool_.open("results")),
+      turn_(spool_.open("samples")) {}
 
-std::uint64_t bytes_of(const FloatRun& made) { return run::bytes_of(made.sample.inputs) + run::bytes_of(made.results); }
-
-}  // namespace
-
-FloatRuns::FloatRuns(FloatModel model, data::SampleSource& source, std::size_t most, KeptFloatRuns* kept)
-    : model_(std::move(model)), source_(source), left_(most), kept_(kept) {
-  if (kept_ == nullptr) return;
-  if (kept_->are_all) {
-    ahead_.assign(kept_->runs.begin(), kept_->runs.end());
-    ended_ = true;
-    kept_ = nullptr;
-  } else {
-    kept_->runs.clear();  // of a comparison that broke off
-  }
+bool FloatResults::keep(const std::string& key, const std::vector<data::Array>& results) {
+  const auto bytes = run::bytes_of(results);
+  if (holds(key) || bytes > most_ - bytes_) return holds(key);
+  bytes_ += bytes;
+  spool_.put(results_, kept_.size(), results);
+  kept_.emplace(key, kept_.size());
+  return true;
 }
 
-void FloatRuns::run_ahead(std::uint64_t bytes) {
-  std::uint64_t taken = 0;
-  while (taken < bytes) {
-    auto next = run();
-    if (!next) {
-      model_.close();
-      return;
-    }
-    taken += bytes_of(*next);
-    ahead_.push_back(std::move(*next));
-  }
+store::Record FloatResults::read(store::Spool::Lane lane, std::size_t record) {
+  auto found = spool_.get(lane, record);
+  if (!found) throw resource_error(fmt::format("a working file in '{}' is damaged", directory_.path().string()));
+  return std::move(*found);
 }
 
 std::optional<FloatRun> FloatRuns::next() {
-  if (ahead_.empty()) return run();
-  auto first = std::move(ahead_.front());
-  ahead_.pop_front();
-  return first;
+  if (told_ == turn_.size()) take_turn();
+  if (turn_.empty()) return std::nullopt;
+  auto& results = turns_.waiting;
+  const auto& waiting = turn_[told_];
+  auto record = results.read(results.turn_, told_);
+  results.spool_.release(results.turn_, told_++);
+  const auto decided = record.begin() + static_cast<std::ptrdiff_t>(waiting.inputs);
+  const auto made = decided + static_cast<std::ptrdiff_t>(turns_.decisions.taps().size());
+  turns_.decisions.recall({decided, made});
+  return FloatRun{{waiting.origin, {record.begin(), decided}},
+                  waiting.kept ? results.get(*waiting.kept) : std::vector(made, record.end())};
 }
 
-std::optional<FloatRun> FloatRuns::run() {
-  if (ended_) return std::nullopt;
-  std::optional<FloatRun> next;
-  auto sample = left_ > 0 ? source_.next() : std::nullopt;
-  if (sample) {
-    --left_;
-    auto results = model_.run(*sample);
-    next = FloatRun{std::move(*sample), std::move(results)};
+void FloatRuns::take_turn() {
+  auto& waiting = turns_.waiting;
+  waiting.spool_.close(waiting.turn_);
+  waiting.turn_ = waiting.spool_.open("samples");
+  waiting.turn_bytes_ = told_ = 0;
+  turn_.clear();
+  if (ended_) return;
+  if (waiting.has_room_) turns_.close_other();
+  for (; turn_.empty() || waiting.turn_bytes_ < waiting.most_; --left_) {
+    const auto sample = left_ > 0 ? source_.next() : std::nullopt;
+    ended_ = !sample;
+    if (ended_) break;
+    turn_.push_back(run(*sample));
   }
-  ended_ = !next;
-  keep(next);
-  return next;
+  if (ended_ || waiting.has_room_) model_.close();
+  for (std::size_t i = 0; turns_.run_first && i < turn_.size(); ++i) {
+    auto inputs = waiting.read(waiting.turn_, i);
+    inputs.resize(turn_[i].inputs);
+    turns_.run_first({turn_[i].origin, std::move(inputs)});
+  }
 }
 
-void FloatRuns::keep(const std::optional<FloatRun>& run) {
-  if (kept_ == nullptr) return;
-  if (!run) {
-    kept_->are_all = true;
-  } else if ((kept_bytes_ += bytes_of(*run)) <= kept_->limit) {
-    kept_->runs.push_back(*run);
-  } else {
-    kept_->runs.clear();
-    kept_ = nullptr;
+FloatRuns::Waiting FloatRuns::run(const data::Sample& sample) {
+  auto& results = turns_.waiting;
+  Waiting waiting{sample.origin, sample.inputs.size()};
+  auto record = sample.inputs;
+  if (turns_.shared) waiting.kept = fingerprint_of(sample).text();
+  if (!waiting.kept || !results.holds(*waiting.kept)) {
+    const auto made = model_.run(sample);
+    const auto decided = turns_.decisions.recorded();
+    record.insert(record.end(), decided.begin(), decided.end());
+    if (waiting.kept && !results.keep(*waiting.kept, made)) waiting.kept.reset();
+    if (!waiting.kept) record.insert(record.end(), made.begin(), made.end());
   }
+  results.turn_bytes_ += run::bytes_of(record);
+  results.spool_.put(results.turn_, turn_.size(), std::move(record));
+  return waiting;
 }
 
 namespace {
@@ -470,18 +437,21 @@ RoundedSession::RoundedSession(const exec::Runtime& runtime, const onnx::Model& 
                                const std::vector<std::string>& taps, const std::string& where,
                                exec::SessionOptions options)
     : taps_(all_taps(low, taps)),
-      session_(runtime, exec::emit(model, {values_of(taps_), {}, {}}), where,
-               with_edits(std::move(options), !low.empty())) {}
+      open_(
+          [&runtime, &model, where, values = values_of(taps_), options = with_edits(std::move(options), !low.empty())] {
+            return exec::Session(runtime, exec::emit(model, {values, {}, {}}), where, options);
+          }) {}
 
 std::vector<data::Array> RoundedSession::run(std::span<const data::Array> inputs, const std::string& where,
                                              data::TapReceiver* receiver) {
+  if (!session_) session_.emplace(open_());
   Receiver rounding(taps_, receiver);
   // A model of 16-bit floats may have inputs of them where the float model has float32.
   std::vector<data::Array> own;
-  const auto& ports = session_.inputs();
+  const auto& ports = session_->inputs();
   for (std::size_t i = 0; i < inputs.size(); ++i)
     own.push_back(i < ports.size() ? data::as_floats(inputs[i], ports[i].type.type) : inputs[i]);
-  return session_.run(own, where, taps_.empty() ? nullptr : &rounding);
+  return session_->run(own, where, taps_.empty() ? nullptr : &rounding);
 }
 
 std::vector<std::string> RoundedSession::overflows() const {

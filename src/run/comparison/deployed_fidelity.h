@@ -3,15 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "data/sample.h"
 #include "detent/compare.h"
 #include "detent/config.h"
@@ -19,6 +20,8 @@
 #include "exec/guarded_session.h"
 #include "exec/session.h"
 #include "onnx/model.h"
+#include "run/comparison/outcome.h"
+#include "store/spool.h"
 
 namespace detent::run {
 
@@ -29,14 +32,33 @@ struct FloatRun {
   std::vector<data::Array> results;
 };
 
-/// Bytes of samples and results that may stand in memory.
-inline constexpr std::uint64_t kFloatRunBytes = std::uint64_t{16} << 20;
+/// Results of the float model on disk but for a few MiB: for all who compare with it on the same samples.
+class FloatResults {
+ public:
+  /// In a folder under `parent`, of so many bytes or less. Models take turns where there is room for `turns`.
+  FloatResults(const std::filesystem::path& parent, std::uint64_t disk, std::uint64_t turns = std::uint64_t{256} << 20);
 
-/// For several models that are compared on the same samples.
-struct KeptFloatRuns {
-  std::uint64_t limit = kFloatRunBytes;
-  std::vector<FloatRun> runs = {};
-  bool are_all = false;  // otherwise each comparison runs the float model anew
+  bool is_empty() const noexcept { return kept_.empty(); }
+  bool holds(const std::string& key) const { return kept_.contains(key); }
+  /// Of a key that it holds. Throws resource where a file cannot be read back.
+  std::vector<data::Array> get(const std::string& key) { return read(results_, kept_.at(key)); }
+  /// False: there is no room.
+  bool keep(const std::string& key, const std::vector<data::Array>& results);
+
+ private:
+  friend class FloatRuns;
+
+  static constexpr std::uint64_t kInMemory = std::uint64_t{4} << 20;
+
+  store::Record read(store::Spool::Lane lane, std::size_t record);
+
+  bool has_room_;       // for turns that are worth loading a model for
+  std::uint64_t most_;  // bytes of what is kept, and of a turn
+  TempDir directory_;
+  store::Spool spool_;
+  store::Spool::Lane results_, turn_;
+  std::map<std::string, std::size_t> kept_;   // records, by their keys
+  std::uint64_t bytes_ = 0, turn_bytes_ = 0;  // of what is kept, and of samples that wait
 };
 
 /// The float model: loaded at its first run, and again at the first one after it was closed.
@@ -45,30 +67,45 @@ struct FloatModel {
   std::function<void()> close;
 };
 
+/// How the float model and another one take turns and are never open together: some samples run and wait, the float
+/// model is closed, and before it is loaded again the other one is. With little disk both stay open.
+struct ModelTurns {
+  FloatResults& waiting;
+  bool shared;                 // results are looked up there, and kept
+  SharedDecisions& decisions;  // of the float model's runs, which wait with them
+  std::function<void()> close_other;
+  /// What the other model does with each sample of a turn before any of them is compared; may be empty.
+  std::function<void(const data::Sample& sample)> run_first = {};
+};
+
 class FloatRuns {
  public:
-  /// At most `most` samples from where `source` stands. Runs that `kept` (or null) has are not done again. All that is
-  /// given outlives this.
-  FloatRuns(FloatModel model, data::SampleSource& source, std::size_t most, KeptFloatRuns* kept = nullptr);
+  /// At most `most` samples from where `source` stands. All that is given outlives this.
+  FloatRuns(FloatModel model, data::SampleSource& source, std::size_t most, ModelTurns turns)
+      : model_(std::move(model)), source_(source), left_(most), turns_(std::move(turns)) {}
 
-  /// Runs samples before they are asked for, until their inputs and results take so many bytes. Where no more are left
-  /// then, the model is closed: it does not stand in memory beside the other model's.
-  void run_ahead(std::uint64_t bytes);
-
-  /// nullopt after the last. Throws what the source and the model throw.
+  /// nullopt after the last. The decisions are those of the run. Throws what the source and the model throw, and
+  /// resource where a file cannot be read back.
   std::optional<FloatRun> next();
 
  private:
-  std::optional<FloatRun> run();
-  void keep(const std::optional<FloatRun>& run);
+  /// Whose inputs wait, and behind them what it decided, and its results unless these are kept.
+  struct Waiting {
+    std::string origin;
+    std::size_t inputs;
+    std::optional<std::string> kept = {};
+  };
+
+  void take_turn();
+  Waiting run(const data::Sample& sample);
 
   FloatModel model_;
   data::SampleSource& source_;
   std::size_t left_;
-  KeptFloatRuns* kept_;
-  std::uint64_t kept_bytes_ = 0;
+  ModelTurns turns_;
   bool ended_ = false;
-  std::deque<FloatRun> ahead_;
+  std::vector<Waiting> turn_;
+  std::size_t told_ = 0;  // of them
 };
 
 /// So many samples are named in results.
@@ -99,7 +136,7 @@ bool runs_bfloat16(const exec::Runtime& runtime, const std::filesystem::path& fi
 DeployedFidelity deployed_fidelity(const exec::Runtime& runtime, const std::filesystem::path& float_model,
                                    const std::filesystem::path& model, data::SampleSource& source, std::size_t most,
                                    const exec::GuardOptions& options,
-                                   const std::function<void(std::uint64_t)>& told = {}, KeptFloatRuns* kept = nullptr);
+                                   const std::function<void(std::uint64_t)>& told = {}, FloatResults* kept = nullptr);
 
 /// Of outputs that are not compared.
 std::vector<std::string> notes_on_uncompared_outputs(const DeployedFidelity& found);
@@ -123,14 +160,17 @@ using LowValues = std::vector<std::pair<std::string, FloatType>>;
 /// (onnx/bodies.h), with its constants as initializers.
 LowValues raise_for_rounding(onnx::Model& model, const exec::PortsOf& ports_of, const std::filesystem::path& directory);
 
-/// A session in which such values are rounded to their type where they are made.
+/// A session in which such values are rounded to their type where they are made; opened at its first run.
 class RoundedSession {
  public:
-  /// `taps`: values that the receivers of runs get, in this order; those that are rounded, as they are then.
+  /// `taps`: values that the receivers of runs get, in this order; those that are rounded, as they are then. The model
+  /// must outlive it.
   RoundedSession(const exec::Runtime& runtime, const onnx::Model& model, const LowValues& low,
                  const std::vector<std::string>& taps, const std::string& where, exec::SessionOptions options);
   std::vector<data::Array> run(std::span<const data::Array> inputs, const std::string& where,
                                data::TapReceiver* receiver = nullptr);
+  /// Until the next run.
+  void close() { session_.reset(); }
 
   /// Values that held finite numbers beyond their type, in the order of LowValues.
   std::vector<std::string> overflows() const;
@@ -148,7 +188,8 @@ class RoundedSession {
   static exec::SessionOptions with_edits(exec::SessionOptions options, bool edits);
 
   std::vector<Tap> taps_;
-  exec::Session session_;
+  std::function<exec::Session()> open_;
+  std::optional<exec::Session> session_;
 };
 
 /// What is to be said of such a run; empty where nothing is rounded.

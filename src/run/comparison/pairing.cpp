@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "graph/traits.h"
 #include "quantization/formats.h"
 
@@ -27,16 +28,23 @@ std::vector<float> part_of(const std::vector<float>& values, const std::vector<s
   return found;
 }
 
+DETENT_VECTOR_CLONES bool are_finite(std::span<const float> values) {
+  unsigned others = 0;
+  for (const float v : values) others |= std::isfinite(v) ? 0U : 1U;
+  return others == 0;
+}
+
 }  // namespace
 
 void PairSums::add(std::span<const float> x, std::span<const float> y) {
   const std::size_t count = std::min(x.size(), y.size());
   paired += count;
   unpaired += std::max(x.size(), y.size()) - count;
+  const bool finite = are_finite(x) && are_finite(y);
   for (std::size_t i = 0; i < count; ++i) {
     const double a = x[i];
     const double b = y[i];
-    if (!std::isfinite(a) || !std::isfinite(b)) {
+    if (!finite && (!std::isfinite(a) || !std::isfinite(b))) {
       const bool same = a == b || (std::isnan(a) && std::isnan(b));
       if (!same) noise = max_abs = std::numeric_limits<double>::infinity();
       if (std::isfinite(a)) signal += a * a;  // what is lost wholly has a signal as well

@@ -202,7 +202,7 @@ exec::GuardOptions guard_options(const QuantizeOptions& options) {
           .disk = options.resources.disk_budget.value_or(std::numeric_limits<std::uint64_t>::max())};
 }
 
-void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t count, KeptFloatRuns* kept) {
+void Prover::judge(data::SampleSource& source, std::size_t skipped, std::size_t count, FloatResults* kept) {
   judged_ = Judged{&source, skipped, count, kept};
 }
 
@@ -477,7 +477,6 @@ std::vector<Prover::Pair> Prover::run_rounded(const fs::path& file, std::vector<
   return pairs;
 }
 
-// What the file comes to where the runtime changes nothing of it.
 // Without optimizations the runtime computes what the file says.
 double Prover::db_of(const fs::path& file, const Pair& pair, bool optimizes) const {
   try {

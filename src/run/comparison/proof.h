@@ -52,7 +52,7 @@ class Prover {
 
   /// Compares with the float model on so many samples of `source`, after those that are skipped; `kept` as in
   /// deployed_fidelity().
-  void judge(data::SampleSource& source, std::size_t skipped, std::size_t count, KeptFloatRuns* kept = nullptr);
+  void judge(data::SampleSource& source, std::size_t skipped, std::size_t count, FloatResults* kept = nullptr);
   /// Why ONNX Runtime's CPU cannot run such a file, although others can; empty: it can.
   void skip_because(std::string reason) { excuse_ = std::move(reason); }
 
@@ -83,7 +83,7 @@ class Prover {
   struct Judged {
     data::SampleSource* source;
     std::size_t skipped, count;
-    KeptFloatRuns* kept;
+    FloatResults* kept;
   };
 
   void prove(const std::filesystem::path& file);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kLargeWeights = std::uint64_t{256} << 20;
 constexpr std::uint64_t kDisk = std::uint64_t{1} << 30;  // is enough for what is between parts
+constexpr std::uint64_t kInMemory = std::uint64_t{16} << 20;
 
 }  // namespace
 
@@ -35,7 +36,7 @@ SegmentedRuns::SegmentedRuns(const exec::Runtime& runtime, onnx::Model model, co
       next_sample_(std::move(next_sample)),
       weights_(weights),
       directory_(parent),
-      spool_({.directory = directory_.path(), .memory_bytes = kFloatRunBytes, .buffer_bytes = kFloatRunBytes}) {
+      spool_({.directory = directory_.path(), .memory_bytes = kInMemory, .buffer_bytes = kInMemory}) {
   graph::unfold(model_);
   graph::lift_constants(model_);
 }
