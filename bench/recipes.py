@@ -8,6 +8,7 @@ The page's first block fetches the model. What the blocks print goes to standard
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -15,12 +16,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PEAK = ("peak memory of the run", r"peak memory ([\d.]+ MiB)")
 OUTPUT = r"^ +([\d.]+) +[\d.]+ +[\d.]+ +"  # SQNR in the first table of `detent compare`
-# The page, both files, and of each row its name and where its figure stands; with two figures, both models'.
+# The page, the float model's file and the others, their names, and of each row its name and where its figures stand.
 RECIPES = {
     "classifier": (
         "classifier",
         ["models/opennsfw.onnx", "opennsfw.int8.onnx"],
-        "int8",
+        ["int8"],
         [
             ("SQNR on 4 other photos, dB", r"sqnr_db=([\d.]+)"),
             ("largest change of a probability", r"max_abs=([\d.]+)"),
@@ -30,7 +31,7 @@ RECIPES = {
     "detector": (
         "detector",
         ["models/nudenet_320n.onnx", "nudenet.int8.onnx"],
-        "int8",
+        ["int8"],
         [
             ("SQNR on 6 other photos, dB", OUTPUT + "output0"),
             ("SQNR of the scores alone, dB", r"its scores .*?have ([\d.]+) dB"),
@@ -40,7 +41,7 @@ RECIPES = {
     "encoder": (
         "sentence-encoder",
         ["models/minilm.onnx", "minilm.int8.onnx"],
-        "int8",
+        ["int8"],
         [
             ("SQNR on 32 other lines, dB", OUTPUT + "last_hidden_state"),
             ("cosine", r"^ +[\d.]+ +([\d.]+) +[\d.]+ +last_hidden_state"),
@@ -50,33 +51,31 @@ RECIPES = {
     "language-model": (
         "language-model",
         ["decoder/model.onnx", "decoder-q4/model.onnx"],
-        "4 bits",
+        ["4 bits"],
         [
-            ("perplexity of other text, float", r"of the float model ([\d.]+)"),
-            ("perplexity of other text", r"perplexity ([\d.]+), of"),
+            ("perplexity of other text", r"perplexity ([\d.]+), of the float model (?P<float>[\d.]+)"),
             ("the same next token", r"the same next token at ([\d.]+ %)"),
             PEAK,
         ],
     ),
     "voice": (
         "voice",
-        ["models/piper/en_US-joe-medium.onnx", "joe.fp16.onnx"],
-        "fp16",
-        [
-            ("SQNR of the sound, dB", r"sqnr_db=([\d.]+)"),
-            ("SQNR of the sound with int8-dynamic, dB", r"sqnr_db=[\d.]+.*?sqnr_db=([\d.]+)"),
-        ],
+        ["models/piper/en_US-joe-medium.onnx", "joe.fp16.onnx", "joe.int8-dynamic.onnx"],
+        ["fp16", "int8-dynamic"],
+        [("SQNR of the sound, dB", r"sqnr_db=([\d.]+).*sqnr_db=([\d.]+)")],
     ),
 }
 
 
 def size(name: str) -> str:
-    return f"{(ROOT / 'build' / name).stat().st_size / 2**20:.1f} MiB"
+    """With the data beside it."""
+    path = ROOT / "build" / name
+    return f"{sum(file.stat().st_size for file in (path, *path.parent.glob(path.name + '*data'))) / 2**20:.1f} MiB"
 
 
 def printed(page: pathlib.Path) -> str:
     """What the page's blocks print."""
-    text, environment = "", {"PYTHONPATH": str(ROOT / "build" / "python"), **os.environ}
+    text, environment = "", {**os.environ, "PYTHONPATH": str(ROOT / "build" / "python")}
     for language, block in BLOCK.findall(page.read_text()):
         command = ["bash", "-ec", block] if language == "sh" else [sys.executable, "-c", block]
         ran = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -91,14 +90,18 @@ def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] not in RECIPES:
         sys.exit(__doc__)
     page, files, made, rows = RECIPES[sys.argv[1]]
+    for folder in {(ROOT / "build" / name).parent for name in files[1:]} - {ROOT / "build"}:
+        shutil.rmtree(folder, ignore_errors=True)  # a result of an earlier run
     text = printed(ROOT / "docs" / "recipes" / f"{page}.md")
-    print(f"| | float | {made} |\n|---|---|---|\n| file | {' | '.join(map(size, files))} |")
+    print(f"| | float | {' | '.join(made)} |\n" + "|---" * (len(made) + 2) + "|")
+    print(f"| file | {' | '.join(map(size, files))} |")
     for name, pattern in rows:
         found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
         if not found:
             sys.exit(f"{page}.md prints no {name}")
-        figure = f"{float(found[1]):.4g}" if re.fullmatch(r"[\d.]+", found[1]) else found[1]
-        print(f"| {name} | | {figure} |")
+        short = lambda text: f"{float(text):.4g}" if re.fullmatch(r"[\d.]+", text) else text
+        figures = [found.groupdict().get("float", ""), *found.groups()[: len(made)]]
+        print(f"| {name} | {' | '.join(map(short, figures))} |".replace("|  |", "| |"))
 
 
 if __name__ == "__main__":
