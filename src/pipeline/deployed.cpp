@@ -89,6 +89,8 @@ Options compare_options_for(const Options& options, std::size_t samples) {
   request.max_samples = samples;
   request.device = {};
   request.resources = {};
+  request.resources.work_dir = options.resources.work_dir;
+  request.resources.disk_budget = options.resources.disk_budget;
   request.resources.sample_time_limit = options.resources.sample_time_limit;
   return request;
 }
