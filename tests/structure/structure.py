@@ -89,7 +89,7 @@ MAX_TEST_UNITS = 82
 # The first set of tests, in seconds of processors by tests/costs.tsv (`make costs` tells what is dear); and the words of docs/ and
 # README.
 MAX_SECONDS_OF_FIRST_SET = 970
-MAX_WORDS = 50357
+MAX_WORDS = 50516
 # What still breaks a limit, and the lines that it may have until it is split. Entries only ever leave this table.
 LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
