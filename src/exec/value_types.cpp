@@ -386,14 +386,10 @@ graph::ValueTypes infer_value_types(const PortsOf& ports_of, const onnx::Model& 
   auto model = given;
   if (graph::give_ranges_scalars(model, {}).empty()) return types_of_loadable(ports_of, given, input_shapes);
   auto types = types_of_loadable(ports_of, model, input_shapes);
-  const graph::Index added(model), known(given);
-  for (const auto& node : model.graph.nodes) {
-    for (const auto& value : node.outputs()) {
-      if (known.producer(value) == graph::kNone) types.erase(value);
-    }
-  }
+  const graph::Index known(given);
   std::erase_if(types, [&](const auto& entry) {
-    return added.initializer(entry.first) != graph::kNone && known.initializer(entry.first) == graph::kNone;
+    const auto& value = entry.first;
+    return known.producer(value) == graph::kNone && known.initializer(value) == graph::kNone && !known.is_input(value);
   });
   return types;
 }

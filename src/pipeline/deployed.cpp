@@ -183,15 +183,11 @@ std::optional<std::vector<data::InputSpec>> inputs_to_time(const onnx::Model& mo
   }
 }
 
-std::string reason_against_running_cache(const QuantizeOptions& options, const std::filesystem::path& quantized,
-                                         const exec::Runtime& runtime) {
-  const auto model = onnx::read_model(quantized);
-  const auto& nodes = model.graph.nodes;
-  std::string reason;
-  if (std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return n.op_type() == "GroupQueryAttention"; }))
-    reason = run::reason_against_running(options.kv_cache.type, runtime.version());
+std::string reason_against_running_cache(const run::KvCacheRun& cache, const QuantizeOptions& options,
+                                         const std::filesystem::path& quantized, const exec::Runtime& runtime) {
+  auto reason = cache.reason_against_running(runtime.version());
   if (reason.empty() && config::has_samples(options)) {
-    const auto written = run::input_specs(model);
+    const auto written = run::input_specs(onnx::read_model(quantized));
     const auto source =
         open_first(options, run::input_specs(onnx::read_model(options.model), options.config.input_shapes));
     while (const auto sample = source->next()) {

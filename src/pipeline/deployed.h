@@ -15,6 +15,7 @@
 #include "onnx/model.h"
 #include "profile/profiler.h"
 #include "run/comparison/deployed_fidelity.h"
+#include "run/model/finish.h"
 
 namespace detent::pipeline {
 
@@ -64,10 +65,10 @@ std::optional<Comparison> compare_layers(const QuantizeOptions& options, const e
 /// Whether the values between the layers of the result are others than the float model's, since they are rotated.
 bool is_rotated(const QuantizeOptions& options, const QuantizeResult& result);
 
-/// Why the model in this file, which has a cache in other numbers than the one of `options`, cannot run here or not on
-/// these samples; empty if it can.
-std::string reason_against_running_cache(const QuantizeOptions& options, const std::filesystem::path& quantized,
-                                         const exec::Runtime& runtime);
+/// Why the model in this file, which has this cache in other numbers than the one of `options`, cannot run here or not
+/// on these samples; empty if it can.
+std::string reason_against_running_cache(const run::KvCacheRun& cache, const QuantizeOptions& options,
+                                         const std::filesystem::path& quantized, const exec::Runtime& runtime);
 
 /// Writes a model there, lets it and the float model run over the samples, and removes it.
 run::DeployedFidelity fidelity_of(onnx::Model model, const std::filesystem::path& path, const QuantizeOptions& options,

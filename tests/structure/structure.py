@@ -84,7 +84,7 @@ MAX_FUNCTION_LINES = 80  # in src/
 # What src/ and tests/ may have as a whole. These numbers fall with what is removed, and rise only in a commit that says why.
 MAX_FILES = 480
 MAX_UNITS = 226  # sources that are compiled for Linux
-MAX_LINES_OF_SRC = 98073  # of C++
+MAX_LINES_OF_SRC = 98064  # of C++
 MAX_TEST_UNITS = 82
 # The first set of tests, in seconds of processors by tests/costs.tsv (`make costs` tells what is dear); and the words of docs/ and
 # README.

@@ -385,7 +385,7 @@ std::string BlockWork::reason_against_running(const std::filesystem::path& file)
 }
 
 std::string BlockWork::reason_against_samples(const std::filesystem::path& file) const {
-  return cache_ ? reason_against_running_cache(options_, file, *run_.runtime) : "";
+  return cache_ ? reason_against_running_cache(*cache_, options_, file, *run_.runtime) : "";
 }
 
 void BlockWork::release() {

@@ -221,8 +221,9 @@ void write_result(Run& run) {
 
 void check_running(Run& run) {
   const auto& file = run.options.output;
-  auto reason = run.blocks ? run.blocks->reason_against_running(file)
-                           : reason_against_running_cache(run.options, file, *run.runtime);
+  std::string reason;
+  if (run.cache) reason = reason_against_running_cache(run.cache->cache, run.options, file, *run.runtime);
+  if (run.blocks) reason = run.blocks->reason_against_running(file);
   run.runs_here = reason.empty();
   if (!reason.empty()) run.result.notes.push_back(std::move(reason));
 }

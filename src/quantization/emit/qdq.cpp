@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
+#include "graph/constants.h"
 #include "graph/patterns.h"
 #include "graph/rewrites/rewrite.h"
 #include "graph/traits.h"
@@ -375,37 +375,33 @@ onnx::DataType stored_type(KvCacheType type) {
   return onnx::DataType::float8e4m3fn;
 }
 
-class CacheEmitter {
+class CacheEmitter : graph::Rewriter {
  public:
-  CacheEmitter(onnx::Model& model, const KvCacheConfig& config) : model_(model), config_(config), index_(model) {}
+  CacheEmitter(onnx::Model& model, const KvCacheConfig& config) : Rewriter(model), config_(config) {}
 
   void emit(const graph::CachedAttention& cache, const KvScales& scales) {
-    if (cache.is_joined()) {
-      join(cache.key_node, cache.past_key, cache.present_key, constant(cache.past_key + "_scale", cache, scales.keys));
-      join(cache.value_node, cache.past_value, cache.present_value,
-           constant(cache.past_value + "_scale", cache, scales.values));
-    } else {
-      attend(model_.graph.nodes[cache.key_node], cache, scales);
-    }
-    for (const auto& name : {cache.past_key, cache.past_value}) retype(model_.graph.inputs, name, cache);
-    for (const auto& name : {cache.present_key, cache.present_value}) retype(model_.graph.outputs, name, cache);
+    if (!cache.is_joined()) attend(model_.graph.nodes[cache.key_node], cache, scales);
+    store(cache, cache.key_node, cache.past_key, cache.present_key, scales.keys);
+    store(cache, cache.value_node, cache.past_value, cache.present_value, scales.values);
   }
 
-  // Puts new nodes where they belong.
   void finish() {
-    std::vector<Node> nodes;
-    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      auto& [before, after] = beside_[n];
-      std::move(before.begin(), before.end(), std::back_inserter(nodes));
-      nodes.push_back(std::move(model_.graph.nodes[n]));
-      std::move(after.begin(), after.end(), std::back_inserter(nodes));
-    }
-    model_.graph.nodes = std::move(nodes);
+    rebuild([&](Node& node) {
+      read_floats(node);
+      const auto found = node.is("Concat") ? joined_.find(node.outputs()[0]) : joined_.end();
+      if (found == joined_.end()) return false;
+      join(node, found->second);
+      return true;
+    });
+    move_constants_to_model();
   }
 
  private:
-  struct Beside {
-    std::vector<Node> before, after;
+  // Earlier keys or values with new ones.
+  struct Joined {
+    std::string past, present, scale;
+    DataType type;     // of what is joined
+    std::string read;  // as floats
   };
 
   void attend(Node& node, const graph::CachedAttention& cache, const KvScales& scales) {
@@ -420,90 +416,97 @@ class CacheEmitter {
     node.set_attribute(onnx::Attribute::of_int("kv_cache_bit_width", config_.type == KvCacheType::int4 ? 4 : 8));
   }
 
-  // New positions are rounded before they join the earlier ones; what reads all positions reads floats.
-  void join(std::size_t n, const std::string& past, const std::string& present, const std::string& scale) {
-    const auto input = std::find_if(model_.graph.inputs.begin(), model_.graph.inputs.end(),
-                                    [&](const auto& value) { return value.name == past; });
-    const auto type = input->type;
-    auto& node = model_.graph.nodes[n];
-    auto inputs = node.inputs();
-    for (auto& value : inputs) {
-      if (value != past) value = integers(beside_[n].before, value, type, scale);
-    }
-    node.set_inputs(std::move(inputs));
-    const auto all = node.outputs()[0];
-    const auto read = floats(beside_[n].after, all, type, scale);
-    for (const int reader : index_.consumers(all)) {
-      auto& other = model_.graph.nodes[static_cast<std::size_t>(reader)];
-      if (other.is("Shape") || other.outputs()[0] == present) continue;
-      auto names = other.inputs();
-      std::replace(names.begin(), names.end(), all, read);
-      other.set_inputs(std::move(names));
-    }
+  void store(const graph::CachedAttention& cache, std::size_t node, const std::string& past, const std::string& present,
+             const std::vector<float>& scales) {
+    const auto type = retype(model_.graph.inputs, past, cache);
+    retype(model_.graph.outputs, present, cache);
+    if (!cache.is_joined()) return;
+    const auto& all = model_.graph.nodes[node].outputs()[0];
+    joined_[all] = {past, present, constant(past + "_scale", cache, scales), type, {}};
     std::erase_if(model_.graph.value_infos, [&](const auto& value) { return value.name == all; });
   }
 
-  std::string integers(std::vector<Node>& nodes, std::string value, DataType type, const std::string& scale) {
-    if (type != DataType::float32) value = cast(nodes, value, DataType::float32);
-    if (config_.per_channel) value = add(nodes, "Div", {value, scale});
-    return add(nodes, "QuantizeLinear", {value, config_.per_channel ? one() : scale, zero()});
+  void read_floats(Node& node) const {
+    auto inputs = node.inputs();
+    for (auto& value : inputs) {
+      const auto found = joined_.find(value);
+      if (found == joined_.end() || node.is("Shape") || node.outputs()[0] == found->second.present) continue;
+      value = found->second.read;
+    }
+    if (inputs != node.inputs()) node.set_inputs(std::move(inputs));
   }
 
-  std::string floats(std::vector<Node>& nodes, const std::string& all, DataType type, const std::string& scale) {
-    auto value = add(nodes, "DequantizeLinear", {all, config_.per_channel ? one() : scale, zero()});
-    if (config_.per_channel) value = add(nodes, "Mul", {value, scale});
-    return type == DataType::float32 ? value : cast(nodes, value, type);
+  // New positions are rounded before they join the earlier ones; what reads all positions reads floats.
+  void join(Node& node, Joined& part) {
+    auto inputs = node.inputs();
+    for (auto& value : inputs) {
+      if (value != part.past) value = integers(value, part);
+    }
+    node.set_inputs(std::move(inputs));
+    nodes_.push_back(node);
+    part.read = floats(node.outputs()[0], part);
   }
 
-  std::string cast(std::vector<Node>& nodes, const std::string& value, DataType to) {
-    return add(nodes, "Cast", {value}, {onnx::Attribute::of_int("to", static_cast<std::int64_t>(to))});
+  std::string integers(std::string value, const Joined& part) {
+    if (part.type != DataType::float32) value = cast(value, DataType::float32);
+    if (config_.per_channel) value = append("Div", {value, part.scale});
+    return append("QuantizeLinear", {value, config_.per_channel ? one() : part.scale, zero()});
   }
 
-  std::string add(std::vector<Node>& nodes, const char* op_type, std::vector<std::string> inputs,
-                  std::vector<onnx::Attribute> attributes = {}) {
-    auto name = index_.fresh_name(fmt::format("{}/{}", inputs.front(), op_type));
-    nodes.emplace_back(op_type, name, std::move(inputs), std::vector{name}, std::move(attributes));
+  std::string floats(const std::string& all, const Joined& part) {
+    auto value = append("DequantizeLinear", {all, config_.per_channel ? one() : part.scale, zero()});
+    if (config_.per_channel) value = append("Mul", {value, part.scale});
+    return part.type == DataType::float32 ? value : cast(value, part.type);
+  }
+
+  std::string cast(const std::string& value, DataType to) {
+    return append("Cast", {value}, {onnx::Attribute::of_int("to", static_cast<std::int64_t>(to))});
+  }
+
+  std::string append(const char* op_type, std::vector<std::string> inputs,
+                     std::vector<onnx::Attribute> attributes = {}) {
+    auto name = fresh(fmt::format("{}/{}", inputs.front(), op_type));
+    nodes_.emplace_back(op_type, name, std::move(inputs), std::vector{name}, std::move(attributes));
     return name;
   }
 
   // Scales of one number stand in front of QuantizeLinear as they are, those of channels in a Div before it: it takes
   // a list along one axis alone.
-  const std::string& one() { return shared(one_, "cache_scale_one", DataType::float32, std::vector{1.0F}); }
-  const std::string& zero() { return shared(zero_, "cache_zero_point", DataType::int8, std::vector<std::int8_t>{0}); }
+  const std::string& one() {
+    if (one_.empty()) one_ = add("cache_scale_one", {}, {1});
+    return one_;
+  }
 
-  template <class T>
-  const std::string& shared(std::string& name, const char* wanted, DataType type, const std::vector<T>& value) {
-    if (!name.empty()) return name;
-    name = index_.fresh_name(wanted);
-    model_.graph.initializers.push_back(onnx::make_tensor<T>(name, type, {}, std::span(value)));
-    return name;
+  const std::string& zero() {
+    if (!zero_.empty()) return zero_;
+    zero_ = fresh("cache_zero_point");
+    added_.push_back(onnx::make_tensor<std::int8_t>(zero_, DataType::int8, {}, std::vector<std::int8_t>{0}));
+    return zero_;
   }
 
   std::string constant(const std::string& wanted, const graph::CachedAttention& cache,
                        const std::vector<float>& scales) {
-    const auto name = index_.fresh_name(wanted);
     std::vector<std::int64_t> dims;
     if (!cache.is_joined()) dims = {1};
     if (config_.per_channel) dims = {1, cache.heads, 1, cache.head_size};
-    model_.graph.initializers.push_back(
-        onnx::make_tensor<float>(name, DataType::float32, std::move(dims), std::span(scales)));
-    return name;
+    return add(wanted, std::move(dims), scales);
   }
 
-  void retype(std::vector<onnx::ValueInfo>& values, const std::string& name,
-              const graph::CachedAttention& cache) const {
+  // Gives back the type that it had.
+  DataType retype(std::vector<onnx::ValueInfo>& values, const std::string& name,
+                  const graph::CachedAttention& cache) const {
     const auto value = std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.name == name; });
     if (value == values.end()) throw internal_error("a cache that is no input and no output");
     auto shape = value->shape;
     if (config_.type == KvCacheType::int4 && shape && shape->size() == 4)
       shape->back() = {(cache.head_size + 1) / 2, {}};
+    const auto type = value->type;
     *value = onnx::make_value_info(name, stored_type(config_.type), std::move(shape));
+    return type;
   }
 
-  onnx::Model& model_;
   const KvCacheConfig& config_;
-  graph::Index index_;
-  std::map<std::size_t, Beside> beside_;  // by node
+  std::map<std::string, Joined> joined_;  // by value
   std::string one_, zero_;
 };
 

@@ -155,7 +155,16 @@ void KvCacheRun::apply(onnx::Model& emitted, QuantizeResult& result) const {
 }
 
 std::string KvCacheRun::reason_against_running(const std::string& runtime_version) const {
-  return caches_.front().is_joined() ? "" : run::reason_against_running(config_.type, runtime_version);
+  if (caches_.front().is_joined()) return {};
+  constexpr int kSince = 27;  // 1.27 has the kernels
+  if (config_.type == KvCacheType::float8e4m3fn)
+    return "ONNX Runtime has attention with a cache of float8e4m3fn for CUDA alone, not for CPUs";
+  const auto dot = runtime_version.find('.');
+  const int major = std::atoi(runtime_version.c_str());
+  const int minor = dot == std::string::npos ? 0 : std::atoi(runtime_version.c_str() + dot + 1);
+  if (major > 1 || minor >= kSince) return {};
+  return fmt::format("ONNX Runtime {} has no attention with a cache of integers for CPUs; 1.27 and later have",
+                     runtime_version);
 }
 
 std::vector<graph::CachedAttention> quantizable_caches(const onnx::Model& model, KvCacheType type) {
@@ -192,19 +201,6 @@ void write_scale_file(const std::filesystem::path& path, const std::vector<KvSca
   AtomicFile out(path);
   out.write(std::as_bytes(std::span(text)));
   out.commit();
-}
-
-std::string reason_against_running(KvCacheType type, const std::string& runtime_version) {
-  constexpr int kSince = 27;  // 1.27 has the kernels
-  if (type == KvCacheType::float8e4m3fn)
-    return "ONNX Runtime has attention with a cache of float8e4m3fn for CUDA alone, not for CPUs";
-  if (type == KvCacheType::keep) return {};
-  const auto dot = runtime_version.find('.');
-  const int major = std::atoi(runtime_version.c_str());
-  const int minor = dot == std::string::npos ? 0 : std::atoi(runtime_version.c_str() + dot + 1);
-  if (major > 1 || minor >= kSince) return {};
-  return fmt::format("ONNX Runtime {} has no attention with a cache of integers for CPUs; 1.27 and later have",
-                     runtime_version);
 }
 
 bool fills_cache(const std::vector<data::Array>& inputs, const std::vector<data::InputSpec>& specs) {

@@ -90,8 +90,6 @@ void write_scale_file(const std::filesystem::path& path, const std::vector<KvSca
 
 /// graph::cached_attentions(), where they can have such a type. Throws bad_input where they cannot.
 std::vector<graph::CachedAttention> quantizable_caches(const onnx::Model& model, KvCacheType type);
-/// Why GroupQueryAttention with this cache cannot run in a version of ONNX Runtime on a CPU; empty: it can.
-std::string reason_against_running(KvCacheType type, const std::string& runtime_version);
 
 /// Whether something is in a cache that `specs` have in another type. Inputs are in their order.
 bool fills_cache(const std::vector<data::Array>& inputs, const std::vector<data::InputSpec>& specs);
